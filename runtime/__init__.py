@@ -1,0 +1,1 @@
+"""Running a model from a pre-sharded directory, one rank per process (torch)."""

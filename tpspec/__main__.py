@@ -1,0 +1,5 @@
+"""`python -m tpspec`."""
+
+from tpspec.cli.app import main
+
+main()

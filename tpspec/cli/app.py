@@ -1,0 +1,81 @@
+"""The `tpspec` command: finds commands by name, and turns what goes wrong into an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from tpspec import __version__
+from tpspec.errors import TpspecError
+
+COMMANDS = {
+    "validate": "Which layers break at a tp size, why, and which sizes work.",
+    "show": "The shard map: which part of each tensor each rank holds.",
+    "convert": "Cut a checkpoint into one safetensors file per rank.",
+    "verify": "Check a pre-sharded directory against its manifest or its source.",
+    "merge": "Put a pre-sharded directory together again, byte for byte.",
+    "specs": "List the known architectures, or show one spec resolved.",
+    "schema": "Print the JSON schema of the spec language, for editors.",
+}
+"""Command → its line in `tpspec --help`; the command itself is `tpspec.cli.<name>:command`."""
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command runs, so that `--help` imports click alone."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"tpspec.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with:  tpspec validate PATH --tp 2,4,8",
+)
+@click.version_option(__version__, prog_name="tpspec")
+def app() -> None:
+    """Cut large language models across GPUs, from one readable spec per architecture."""
+
+
+def main() -> None:
+    """Runs the command line. Exit status: 0 fine, 1 bad input, 2 bad usage, 130 interrupted."""
+    try:
+        status = app.main(standalone_mode=False)
+    except TpspecError as error:
+        print_error(error)
+        status = 1
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        status = 130
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {where}{error.strerror or error}", err=True)
+        status = 1
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def print_error(error: TpspecError) -> None:
+    """Prints an error to stderr: the message, each finding, then what to do."""
+    first, *rest = str(error).splitlines()
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {first}", err=True)
+    for line in rest:
+        click.echo(click.style(line, fg="cyan") if line.startswith("  → ") else line, err=True)
