@@ -1,0 +1,107 @@
+"""From a tag's parts to a `Cut`: where each rank's units lie in a stored dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tpspec.axes import Axis, shares
+from tpspec.layout import Cut, Segment, Share, merge_adjacent
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One part of a dimension: an axis and the width of its units in this tensor.
+
+    An axis of None is a part of `width` rows that every rank holds whole.
+    """
+
+    axis: Axis | None
+    width: int
+
+    @property
+    def units(self) -> int:
+        return self.axis.units if self.axis else 1
+
+    @property
+    def size(self) -> int:
+        return self.units * self.width
+
+    def segments(self, tp: int, rank: int) -> tuple[Segment, ...]:
+        """The rank's units."""
+        return shares(self.axis, tp)[rank] if self.axis else (Segment(0, 1),)
+
+
+def cut(
+    dim: int, parts: Sequence[Extent], tp: int, *, interleaved: Axis | None = None, blocks: int = 1
+) -> Cut:
+    """Shares out a dimension made of `blocks` equal blocks, each the parts one after another.
+
+    With `interleaved`, a block holds one group after another, a unit of that axis each, and a
+    group holds its piece of every part: [q q k v | q q k v].
+    """
+    block = sum(part.size for part in parts)
+    ranks = []
+    for rank in range(tp):
+        within = (
+            list(_grouped(parts, interleaved, tp, rank)) if interleaved else list(_stacked(parts, tp, rank))
+        )
+        ranks.append(merge_adjacent(_shift(segment, b * block) for b in range(blocks) for segment in within))
+    return Cut(dim, blocks * block, tuple(ranks))
+
+
+def _stacked(parts: Sequence[Extent], tp: int, rank: int) -> Iterator[Segment]:
+    start = 0
+    for part in parts:
+        for unit, count in part.segments(tp, rank):
+            yield Segment(None if unit is None else start + unit * part.width, count * part.width)
+        start += part.size
+
+
+def _grouped(parts: Sequence[Extent], groups: Axis, tp: int, rank: int) -> Iterator[Segment]:
+    per_group = [part.units // groups.units for part in parts]
+    widths = [part.width for part in parts]
+    stride = sum(n * width for n, width in zip(per_group, widths, strict=True))
+    for first, count in shares(groups, tp)[rank]:
+        if first is None:
+            yield Segment(None, count * stride)
+            continue
+        for group in range(first, first + count):
+            start = group * stride
+            for part, units, width in zip(parts, per_group, widths, strict=True):
+                for low, high in _held(part, tp, rank, group * units, (group + 1) * units):
+                    yield Segment(start + (low - group * units) * width, (high - low) * width)
+                start += units * width
+
+
+def _held(part: Extent, tp: int, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The rank's units of a part that lie in [low, high)."""
+    for unit, count in part.segments(tp, rank):
+        if unit is not None and unit < high and unit + count > low:
+            yield max(unit, low), min(unit + count, high)
+
+
+def _shift(segment: Segment, offset: int) -> Segment:
+    return segment if segment.source is None else Segment(segment.source + offset, segment.length)
+
+
+def scale(cut: Cut, divisor: int, size: int, dim: int | None = None) -> Cut | int:
+    """The cut of a dimension in which one index stands for `divisor` of this cut's.
+
+    A run may end inside the last index only at the end of the dimension, whose scaled size is
+    `size`. Returns the first boundary that falls inside an index where there is one.
+    """
+    if divisor == 1:
+        return Cut(cut.dim if dim is None else dim, size, cut.shares)
+    ranks: list[Share | None] = []
+    for share in cut.shares:
+        scaled = []
+        for source, length in share or ():
+            start, stop = (0, length) if source is None else (source, source + length)
+            for edge in (start, stop):
+                if edge % divisor and edge != cut.size:
+                    return edge
+            first, last = start // divisor, -(-stop // divisor)
+            scaled.append(Segment(None if source is None else first, last - first))
+        ranks.append(None if share is None else merge_adjacent(scaled))
+    return Cut(cut.dim if dim is None else dim, size, tuple(ranks))

@@ -1,0 +1,1 @@
+"""The spec language: YAML in, a frozen `Spec` out."""

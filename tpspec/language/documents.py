@@ -1,0 +1,78 @@
+"""Reading one spec file into its pydantic model, with file:line in every complaint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tpspec.errors import Finding, TpspecError
+from tpspec.language import schema
+from tpspec.language.yaml_source import Document, parse_document
+
+
+@dataclass(frozen=True)
+class SpecFile:
+    """One spec file: what it says, where each thing stands, and its bytes."""
+
+    path: Path
+    content: schema.SpecDocument
+    source: Document
+    raw: bytes
+
+    def place(self, *key: str | int) -> str:
+        return self.source.place(key)
+
+
+def read_spec_file(path: Path, where: str) -> SpecFile:
+    """Reads and checks one file. Raises TpspecError with all complaints at once."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TpspecError(f"{where}: cannot be read: {error.strerror}") from None
+    source = parse_document(raw, where)
+    try:
+        content = schema.SpecDocument.model_validate(source.data)
+    except ValidationError as error:
+        findings = {_finding(dict(entry), source): None for entry in error.errors()}
+        raise TpspecError(f"{where} is not a valid spec", findings) from None
+    return SpecFile(path, content, source, raw)
+
+
+def _finding(entry: dict[str, Any], source: Document) -> Finding:
+    key = tuple(entry["loc"])
+    while key and key not in source.lines and entry["type"] != "extra_forbidden":
+        key = key[:-1]
+    subject = ".".join(str(part) for part in key if not isinstance(part, int))
+    message = entry["msg"].removeprefix("Value error, ")
+    remedy = ""
+    if entry["type"] == "extra_forbidden":
+        known = _keys_beside(key)
+        close = get_close_matches(str(key[-1]), known, n=1)
+        message = f"there is no key '{key[-1]}' here; the keys are {', '.join(known)}"
+        remedy = f"did you mean '{close[0]}'?" if close else ""
+    elif entry["type"] == "missing":
+        message = f"the key '{entry['loc'][-1]}' is missing"
+    return Finding(subject, message, source.place(_without_indices(key, source)), remedy)
+
+
+def _without_indices(key: tuple[str | int, ...], source: Document) -> tuple[str | int, ...]:
+    """The key as the file has it: a single rule is validated as a list of one."""
+    if key in source.lines:
+        return key
+    return tuple(part for part in key if not isinstance(part, int))
+
+
+def _keys_beside(key: tuple[str | int, ...]) -> list[str]:
+    model: type[BaseModel] = schema.SpecDocument
+    if len(key) > 1:
+        inner = {"axes": schema.Axis, "runtime": schema.Runtime, "cache": schema.CacheEntry, "memory": schema.Stack}
+        model = inner.get(str(key[0]), schema.Rule)
+        if "norm" in key[:-1]:
+            model = schema.Norm
+        elif key[0] == "runtime" and len(key) > 2:
+            model = schema.Slice
+    return [field.alias or name for name, field in model.model_fields.items()]

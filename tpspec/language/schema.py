@@ -1,0 +1,292 @@
+"""What a spec file may say: the YAML's keys and values as frozen pydantic models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+
+from tpspec.language.expressions import Expression, parse
+from tpspec.language.tags import TAGS
+
+VERSION = 1
+
+Expr = Annotated[
+    Expression, PlainValidator(lambda v: parse(v), json_schema_input_type=str | int | float | bool)
+]
+"""An expression over config names, written as text or as a number."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+class Strict(BaseModel):
+    """Frozen; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Axis(Strict):
+    """Something that may be cut, in whole units of `width` indices."""
+
+    units: Expr
+    """How many units there are."""
+    width: Expr | None = None
+    """Rows or columns of one unit; one, if unsaid."""
+    replicate: bool = False
+    """Whether units are copied once there are more ranks than units (KV heads)."""
+    groups: Name | None = None
+    """The axis whose units share one unit of this one (query heads per KV head)."""
+    real: Expr | None = None
+    """The size without the padded rows that the config counts (a vocabulary's)."""
+
+
+class Part(Strict):
+    """One part of a fused matrix: an axis, or `replicated` rows that every rank holds."""
+
+    axis: Name
+    width: Expr | None = None
+    """Rows of one unit where they differ from the axis's; all rows of a replicated part."""
+
+
+def _as_part(value: Any) -> Any:
+    return {"axis": value} if isinstance(value, str) else value
+
+
+PartOrName = Annotated[Part, BeforeValidator(_as_part, json_schema_input_type=Part | str)]
+Parts = Annotated[
+    tuple[PartOrName, ...],
+    BeforeValidator(_as_list, json_schema_input_type=Name | Part | list[Name | Part]),
+    Field(min_length=1, max_length=64),
+]
+OnePart = Annotated[
+    tuple[PartOrName, ...],
+    BeforeValidator(_as_list, json_schema_input_type=Name | Part),
+    Field(min_length=1, max_length=1),
+]
+Exprs = Annotated[
+    tuple[Expr, ...],
+    BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int]),
+    Field(min_length=1, max_length=64),
+]
+Shape = Annotated[
+    Literal[True] | Exprs,
+    BeforeValidator(
+        lambda v: v if v is True else _as_list(v), json_schema_input_type=bool | str | int | list[str | int]
+    ),
+]
+
+
+class Norm(Strict):
+    """A norm over the sharded width: its statistics are all-reduced."""
+
+    kind: Literal["rms", "layer"]
+    groups: Name | None = None
+    """The axis whose units are normalised each on its own (Mamba-2's groups)."""
+    gate: Literal["silu", "sigmoid"] | None = None
+    """The activation of the gate that multiplies the input before the statistics."""
+
+
+class Rule(Strict):
+    """How the tensors of one module, or one bare parameter, are cut: a tag and its modifiers."""
+
+    column: OnePart | None = None
+    row: OnePart | None = None
+    qkv_head: Parts | None = Field(None, alias="qkv-head")
+    merged: Parts | None = None
+    vocab: OnePart | None = None
+    select: Name | None = None
+    once: Literal[True] | None = None
+    replicated: Shape | None = None
+    drop: Literal[True] | None = None
+    unused: Literal[True] | None = None
+
+    interleaved: Name | None = None
+    """The axis whose units are stored one after another, each with its piece of every part."""
+    blocks: Expr | None = None
+    """This many equal blocks, each cut on its own."""
+    width: Exprs | None = None
+    """Unit widths where they differ from the axes': one for all parts, or one per part."""
+    layout: Literal["out-in", "in-out"] = "out-in"
+    """How a two-dimensional weight is stored (GPT-2's Conv1D: in-out)."""
+    dims: tuple[Name, ...] | None = None
+    """What each stored dimension is: `in`, `out`, or a range such as `expert`."""
+    dim: Annotated[int, Field(ge=0)] | None = None
+    """The dimension of a bare parameter that is cut, where it is not the first."""
+    in_: Expr | None = Field(None, alias="in")
+    """Input width of the matrix where it is not `hidden`."""
+    out: Expr | None = None
+    """Output width of a row-parallel matrix where it is not `hidden`."""
+    bias: Expr | None = None
+    """Whether the checkpoint stores a bias; unsaid, both are fine."""
+    when: Expr | None = None
+    """The condition, over ranges and config names, under which the rule applies."""
+    optional: bool = False
+    """Whether the checkpoint may leave the tensors out."""
+    tied_to: Name | None = None
+    """The module whose weight this one shares when `tie_word_embeddings` is set."""
+    gather: bool = False
+    """All-gather after a column cut."""
+    reduce_at: Name | None = None
+    """The enclosing module after which the all-reduce runs, in place of right here."""
+    reduce_with: Name | None = None
+    """The sibling to whose partial sum this one is added before the one all-reduce of both."""
+    reduce_before: Name | None = None
+    """The module before which the all-reduce runs."""
+    norm: Norm | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tag_by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in ("replicated", "drop", "once", "unused"):
+                raise ValueError(f"'{value}' needs what it cuts; by name alone stand replicated, drop, once, unused")
+            return {value: True}
+        return value
+
+    @model_validator(mode="after")
+    def _one_tag(self) -> Rule:
+        given = [name for name in TAGS if getattr(self, name.replace("-", "_")) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a rule has one tag of {', '.join(TAGS)}; this one has {' and '.join(given) or 'none'}")
+        tag = TAGS[given[0]]
+        wrong = [name for name in _CUT_ONLY if getattr(self, name) and not tag.cuts]
+        wrong += [name for name in _ROW_ONLY if getattr(self, name) and tag.name not in ("row", "once")]
+        if wrong:
+            raise ValueError(f"'{wrong[0]}' does not go with '{tag.name}'")
+        if self.width and self.parts and len(self.width) not in (1, len(self.parts)):
+            raise ValueError(f"{len(self.width)} widths for {len(self.parts)} parts")
+        if self.dims is not None and tag.cuts and tag.dimension not in self.dims and self.dim is None:
+            raise ValueError(f"'dims' does not name '{tag.dimension}', which '{tag.name}' cuts")
+        return self
+
+    @property
+    def tag(self) -> str:
+        """The name of the rule's tag."""
+        return next(name for name in TAGS if getattr(self, name.replace("-", "_")) is not None)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What a cutting tag cuts, part by part; empty for the others."""
+        value = getattr(self, self.tag.replace("-", "_"))
+        return value if TAGS[self.tag].cuts else ()
+
+    @property
+    def shape(self) -> tuple[Expression, ...] | None:
+        """The size that a replicated tensor is said to have."""
+        return None if self.replicated in (None, True) else self.replicated  # type: ignore[return-value]
+
+    def described(self) -> str:
+        """The tag as the report shows it, e.g. `qkv-head q+kv+kv`."""
+        return " ".join(filter(None, (self.tag, "+".join(part.axis for part in self.parts), self.select)))
+
+
+_CUT_ONLY = ("interleaved", "blocks", "width", "norm", "gather")
+_ROW_ONLY = ("reduce_at", "reduce_with", "reduce_before")
+
+Rules = Annotated[
+    tuple[Rule, ...],
+    BeforeValidator(
+        lambda v: [] if v is None else _as_list(v),
+        json_schema_input_type=None | Literal["replicated", "drop", "once", "unused"] | Rule | list[Rule],
+    ),
+]
+
+
+class Stack(Strict):
+    """Tensors that memory holds as one: stacked over a range, alternatives concatenated."""
+
+    stack: Name
+    """The stored names, with the range and the alternatives in braces."""
+    over: Name
+    into: Name
+    """The parameter's name in memory."""
+
+
+class Rename(Strict):
+    """A piece of the stored names that the model spells differently."""
+
+    rename: Name
+    to: str
+
+
+class CacheEntry(Strict):
+    """Elements that a rank keeps for each layer's cache."""
+
+    when: Expr | None = None
+    per_token: Expr | None = None
+    per_sequence: Expr | None = None
+    window: Expr | None = None
+    """Tokens after which a sliding window stops growing."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> CacheEntry:
+        if (self.per_token is None) == (self.per_sequence is None):
+            raise ValueError("a cache entry has per_token or per_sequence")
+        return self
+
+
+class Slice(Strict):
+    """A computed value that is cut along an axis."""
+
+    axis: Name
+    dim: int = 0
+
+
+class Runtime(Strict):
+    """What a rank's model is told after it is built."""
+
+    config: dict[Name, Expr] = {}
+    attributes: dict[Name, dict[Name, Expr]] = {}
+    slice: dict[Name, Slice] = {}
+    buffers: dict[Name, Slice] = {}
+
+
+class SpecDocument(Strict):
+    """One spec file."""
+
+    spec: Literal[1]
+    """Version of the language."""
+    architecture: Name
+    """The spec's name, that of its file."""
+    model_types: tuple[Name, ...] = ()
+    """What config.json calls these models; none for a base that others extend."""
+    extends: Annotated[
+        tuple[Name, ...], BeforeValidator(_as_list, json_schema_input_type=Name | list[Name])
+    ] = ()
+    prefixes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """What may stand before every name; the checkpoint's own is detected."""
+    let: dict[Name, Expr | None] = {}
+    """Names that config.json may leave out, with the class's defaults."""
+    per_layer: dict[Name, Expr | None] = {}
+    """Names that are computed for each layer."""
+    ranges: dict[Name, Annotated[tuple[Expr, ...], BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int])] | None] = {}
+    """Counts of what a name's braces stand for; a pair gives first and end."""
+    axes: dict[Name, Axis | None] = {}
+    hidden: Expr | None = None
+    """Width of the residual stream: the dimension of a matrix that is not cut."""
+    modules: dict[Name, Rules] = {}
+    one_of: dict[Name, dict[Name, dict[Name, Rules]]] = {}
+    """Groups of rules for checkpoints published in several forms; exactly one form matches."""
+    ignore: tuple[Name, ...] = ()
+    """Stored buffers that no rank needs, as shell patterns."""
+    memory: tuple[Stack | Rename, ...] | None = None
+    cache: tuple[CacheEntry, ...] | None = None
+    runtime: Runtime = Runtime()
+
+    tiny: dict[Name, Any] = {}
+    """Config values for a small model of this architecture, for proofs."""
+    model_class: Literal["text", "whole"] | None = Field(None, alias="class")
+    """Whether the runtime builds the text model alone."""
+    attention: Literal["eager", "sdpa"] | None = None
+    decode: Literal["cache", "full_ids", "cache_params", "none"] | None = None
+    """How the model decodes, where not by the usual cache."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a spec file."""
+    schema = SpecDocument.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tpspec spec", **schema}

@@ -1,0 +1,123 @@
+"""The values that a spec's expressions see for one config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Any
+
+from tpspec import axes as shared
+from tpspec.errors import Finding, TpspecError
+from tpspec.language.expressions import Expression, ExpressionError
+from tpspec.language.spec import Spec
+
+MAX_RANGE = 65_536
+"""More layers, experts or heads than this is a broken config, not a model."""
+
+Values = Mapping[str, int]
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the text part's values on top, where the model has several parts."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, dict) else dict(config)
+
+
+class ConfigScope:
+    """Looks names up: ranges in braces, what the spec defines, then the config itself."""
+
+    def __init__(self, spec: Spec, config: Mapping[str, Any], tp: int | None = None) -> None:
+        self.spec = spec
+        self.config = flatten(config)
+        self.tp = tp
+        self._free: dict[str, frozenset[str]] = {}
+        self._memo: dict[tuple[str, tuple[int | None, ...]], Any] = {}
+        self._ranges: dict[str, range] = {}
+
+    def evaluate(self, expression: Expression, binding: Values | None = None) -> Any:
+        """An expression's value for one binding of the ranges. Raises ExpressionError."""
+        return expression.evaluate(_Bound(self, binding or {}))
+
+    def free(self, expressions: Iterable[Expression | None]) -> frozenset[str]:
+        """The ranges that expressions depend on, directly or through what the spec defines."""
+        found: set[str] = set()
+        for expression in expressions:
+            if expression is not None:
+                for name in expression.names:
+                    found |= self._free_of(name)
+                for axis in expression.axes:
+                    found |= self.free_of_axis(axis)
+        return frozenset(found)
+
+    def free_of_axis(self, name: str) -> frozenset[str]:
+        """The ranges that an axis's sizes depend on."""
+        axis = self.spec.axes[name]
+        return self.free((axis.units, axis.width))
+
+    def _free_of(self, name: str) -> frozenset[str]:
+        if name not in self._free:
+            self._free[name] = frozenset({name} & self.spec.ranges.keys())
+            if name in self.spec.definitions:
+                self._free[name] |= self.free([self.spec.definitions[name]])
+        return self._free[name]
+
+    def range(self, name: str) -> range:
+        """The numbers that a range stands for. Raises TpspecError where the config's are absurd."""
+        if name not in self._ranges:
+            place = self.spec.place("ranges", name)
+            try:
+                bounds = [self.evaluate(e) for e in self.spec.ranges[name]]
+            except ExpressionError as error:
+                raise TpspecError(f"config.json: the range '{name}' cannot be computed", [Finding("", str(error), place)]) from None
+            start, stop = bounds if len(bounds) == 2 else (0, bounds[0])
+            text = str(self.spec.ranges[name][-1])
+            for bound in (start, stop):
+                if isinstance(bound, bool) or not isinstance(bound, int) or not 0 <= bound <= MAX_RANGE:
+                    problem = f"{text} = {bound!r}; a count lies between 0 and {MAX_RANGE}"
+                    raise TpspecError("config.json is not a model's", [Finding(text, problem, place)])
+            self._ranges[name] = range(start, stop)
+        return self._ranges[name]
+
+    def bindings(self, names: Iterable[str]) -> Iterable[dict[str, int]]:
+        """All combinations of the numbers of some ranges."""
+        names = tuple(names)
+        return (dict(zip(names, values, strict=True)) for values in product(*map(self.range, names)))
+
+    def axis(self, name: str, binding: Values | None = None, *, pad: bool = False) -> shared.Axis:
+        """An axis with its sizes. Raises ExpressionError where they are not positive counts."""
+        axis = self.spec.axes[name]
+        units = self.evaluate(axis.units, binding)
+        width = 1 if axis.width is None else self.evaluate(axis.width, binding)
+        for expression, value in ((axis.units, units), (axis.width, width)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ExpressionError(f"axis {name}: {expression} = {value!r} is not a positive count")
+        return shared.Axis(name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units))
+
+    def lookup(self, name: str, binding: Values) -> Any:
+        """A name's value; None where nothing defines it."""
+        if name in binding:
+            return binding[name]
+        if name in self.spec.definitions:
+            key = (name, tuple(binding.get(free) for free in sorted(self._free_of(name))))
+            if key not in self._memo:
+                expression = self.spec.definitions[name]
+                self._memo[key] = expression.evaluate(_Bound(self, binding, itself=name))
+            return self._memo[key]
+        return self.tp if name == "tp" else self.config.get(name)
+
+
+class _Bound:
+    """A scope for one binding; inside a definition, its own name means the config's value."""
+
+    def __init__(self, scope: ConfigScope, binding: Values, itself: str = "") -> None:
+        self.scope = scope
+        self.binding = binding
+        self.itself = itself
+
+    def lookup(self, name: str) -> Any:
+        return self.scope.config.get(name) if name == self.itself else self.scope.lookup(name, self.binding)
+
+    def local(self, axis: str) -> int:
+        if self.scope.tp is None:
+            raise ExpressionError(f"local({axis}) needs a tp size")
+        return self.scope.axis(axis, self.binding).local(self.scope.tp)
