@@ -1,0 +1,45 @@
+# make demo    from nothing: a real model checked, cut for three ranks, verified and merged again, byte for byte
+# make test    from nothing: everything that CI runs
+# make check   format, lint and types;  make fix  repairs what ruff can
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+TEST := .venv-test
+DEMO := .venv-demo
+
+.PHONY: test check fix demo clean
+.NOTPARALLEL:
+
+test:
+	rm -rf $(TEST)
+	$(MAKE) --no-print-directory check
+	$(TEST)/bin/python -m pytest -n $(WORKERS)
+
+check: $(TEST)/ready
+	$(TEST)/bin/ruff format --check .
+	$(TEST)/bin/ruff check .
+	$(TEST)/bin/mypy
+
+fix: $(TEST)/ready
+	$(TEST)/bin/ruff format .
+	$(TEST)/bin/ruff check --fix .
+
+demo: $(DEMO)/ready
+	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" python scripts/demo.py
+
+$(TEST)/ready: EXTRAS := torch,dev
+$(DEMO)/ready: EXTRAS := demo
+
+# An environment with the pinned versions and tpspec itself, editable. setuptools is pinned like the rest, so it is
+# installed first and the package is built with it.
+%/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv --clear $*
+	$*/bin/python -m pip install --quiet --constraint constraints.txt pip setuptools
+	@echo "installing what constraints.txt pins (torch, about 200 MB, is most of it)"
+	PYTHONWARNINGS="ignore:Editable installation" \
+	$*/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[$(EXTRAS)]'
+	touch $@
+
+clean:
+	rm -rf $(TEST) $(DEMO) .demo build dist *.egg-info
