@@ -10,6 +10,7 @@ from tpspec import json_strict
 from tpspec.errors import Finding, TpspecError
 from tpspec.regular_file import read_regular
 
+CONFIG = "config.json"
 MAX_BYTES = 16 << 20
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 """Where multimodal configs keep the language model's own config."""
@@ -37,7 +38,7 @@ def model_types(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not found:
         raise TpspecError(
             "the config does not say which model it is",
-            [Finding("config.json", 'has no "model_type"')],
+            [Finding(CONFIG, 'has no "model_type"')],
             remedy='add "model_type", or name the spec with --spec',
         )
     return tuple(found)
