@@ -68,7 +68,9 @@ class ConfigScope:
             try:
                 bounds = [self.evaluate(e) for e in self.spec.ranges[name]]
             except ExpressionError as error:
-                raise TpspecError(f"config.json: the range '{name}' cannot be computed", [Finding("", str(error), place)]) from None
+                raise TpspecError(
+                    f"config.json: the range '{name}' cannot be computed", [Finding("", str(error), place)]
+                ) from None
             start, stop = bounds if len(bounds) == 2 else (0, bounds[0])
             text = str(self.spec.ranges[name][-1])
             for bound in (start, stop):

@@ -69,7 +69,12 @@ def _without_indices(key: tuple[str | int, ...], source: Document) -> tuple[str 
 def _keys_beside(key: tuple[str | int, ...]) -> list[str]:
     model: type[BaseModel] = schema.SpecDocument
     if len(key) > 1:
-        inner = {"axes": schema.Axis, "runtime": schema.Runtime, "cache": schema.CacheEntry, "memory": schema.Stack}
+        inner = {
+            "axes": schema.Axis,
+            "runtime": schema.Runtime,
+            "cache": schema.CacheEntry,
+            "memory": schema.Stack,
+        }
         model = inner.get(str(key[0]), schema.Rule)
         if "norm" in key[:-1]:
             model = schema.Norm

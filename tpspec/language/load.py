@@ -184,7 +184,9 @@ def _check_names(spec: Spec) -> Iterator[Finding]:
 def _unknown(kind: str, name: str, known: set[str], subject: str, place: str) -> Finding:
     close = get_close_matches(name, known, n=1)
     remedy = f"did you mean '{close[0]}'?" if close else ""
-    return Finding(subject, f"there is no {kind} '{name}'; there are {', '.join(sorted(known))}", place, remedy)
+    return Finding(
+        subject, f"there is no {kind} '{name}'; there are {', '.join(sorted(known))}", place, remedy
+    )
 
 
 def _check_circles(spec: Spec) -> Iterator[Finding]:
@@ -229,4 +231,6 @@ def _check_pairs(spec: Spec) -> Iterator[Finding]:
         ]
         names = ", ".join(beside) or "nothing else in its block"
         problem = f"is cut along '{axis}', which no matrix of the layer produces in shares ({names})"
-        yield Finding(placed.template, problem, placed.place, f"cut what feeds it by '{axis}', or replicate both")
+        yield Finding(
+            placed.template, problem, placed.place, f"cut what feeds it by '{axis}', or replicate both"
+        )

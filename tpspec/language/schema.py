@@ -143,7 +143,9 @@ class Rule(Strict):
     def _tag_by_name(cls, value: Any) -> Any:
         if isinstance(value, str):
             if value not in ("replicated", "drop", "once", "unused"):
-                raise ValueError(f"'{value}' needs what it cuts; by name alone stand replicated, drop, once, unused")
+                raise ValueError(
+                    f"'{value}' needs what it cuts; by name alone stand replicated, drop, once, unused"
+                )
             return {value: True}
         return value
 
@@ -151,7 +153,9 @@ class Rule(Strict):
     def _one_tag(self) -> Rule:
         given = [name for name in TAGS if getattr(self, name.replace("-", "_")) is not None]
         if len(given) != 1:
-            raise ValueError(f"a rule has one tag of {', '.join(TAGS)}; this one has {' and '.join(given) or 'none'}")
+            raise ValueError(
+                f"a rule has one tag of {', '.join(TAGS)}; this one has {' and '.join(given) or 'none'}"
+            )
         tag = TAGS[given[0]]
         wrong = [name for name in _CUT_ONLY if getattr(self, name) and not tag.cuts]
         wrong += [name for name in _ROW_ONLY if getattr(self, name) and tag.name not in ("row", "once")]
@@ -263,7 +267,13 @@ class SpecDocument(Strict):
     """Names that config.json may leave out, with the class's defaults."""
     per_layer: dict[Name, Expr | None] = {}
     """Names that are computed for each layer."""
-    ranges: dict[Name, Annotated[tuple[Expr, ...], BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int])] | None] = {}
+    ranges: dict[
+        Name,
+        Annotated[
+            tuple[Expr, ...], BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int])
+        ]
+        | None,
+    ] = {}
     """Counts of what a name's braces stand for; a pair gives first and end."""
     axes: dict[Name, Axis | None] = {}
     hidden: Expr | None = None

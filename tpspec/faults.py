@@ -1,0 +1,71 @@
+"""Collecting findings, so that eighty layers with one fault make one line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from tpspec.errors import Finding
+from tpspec.language.patterns import Pattern
+
+_Key = tuple[str, Pattern | None, str, str, str]
+
+
+class Faults:
+    """Faults of modules by rule, each with the bindings at which it was found.
+
+    A range that a binding leaves out stands for all its numbers, as `ranges` gives them.
+    """
+
+    def __init__(self, ranges: Mapping[str, range]) -> None:
+        self.ranges = ranges
+        self._found: dict[_Key, list[Mapping[str, int]]] = defaultdict(list)
+
+    def add(
+        self,
+        subject: Pattern | str,
+        problem: str,
+        place: str = "",
+        remedy: str = "",
+        binding: Mapping[str, int] | None = None,
+        parameter: str = "",
+    ) -> None:
+        """Notes one fault; the same fault at other bindings joins it."""
+        named = subject if isinstance(subject, str) else f".{parameter}" if parameter else ""
+        pattern = None if isinstance(subject, str) else subject
+        self._found[named, pattern, problem, place, remedy].append(binding or {})
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def findings(self) -> list[Finding]:
+        """One finding for each fault, the bindings as ranges in the module's name."""
+        return [
+            Finding(self._name(pattern, bindings) + named if pattern else named, problem, place, remedy)
+            for (named, pattern, problem, place, remedy), bindings in self._found.items()
+        ]
+
+    def _name(self, pattern: Pattern, bindings: list[Mapping[str, int]]) -> str:
+        numbers = {
+            name: {b[name] for b in bindings if name in b} or self.ranges[name] for name in pattern.variables
+        }
+        return ranged(pattern, numbers)
+
+
+def ranged(pattern: Pattern, numbers: Mapping[str, Iterable[int]]) -> str:
+    """The template with each range name replaced by the numbers it took, `0-79` or `0,2,5-7`."""
+    text = pattern.template
+    for name in pattern.variables:
+        text = text.replace(f"{{{name}}}", spans(numbers[name]))
+    return text
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers as spans: {0, 1, 2, 5} is `0-2,5`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

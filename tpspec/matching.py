@@ -1,0 +1,83 @@
+"""Which rule each stored tensor belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from fnmatch import translate
+from typing import NamedTuple
+
+from tpspec.language.patterns import Binding, skeleton_of
+from tpspec.language.spec import PlacedRule, Spec
+
+
+class Match(NamedTuple):
+    """A rule that names a tensor. `parameter` is the tensor's name within a module, or empty."""
+
+    placed: PlacedRule
+    binding: Binding
+    parameter: str
+    prefix: str
+
+
+class Matcher:
+    """Finds the rules of a spec by tensor name, one dictionary lookup per name."""
+
+    def __init__(self, spec: Spec, parameters: Collection[str]) -> None:
+        self.prefixes = spec.prefixes
+        self.parameters = frozenset(parameters)
+        self._exact: dict[str, list[PlacedRule]] = defaultdict(list)
+        self._subtrees: list[tuple[re.Pattern[str], PlacedRule]] = []
+        for placed in spec.rules:
+            if placed.pattern.subtree:
+                stem = re.escape(placed.pattern.skeleton).replace(r"\#", "#").replace("#", r"(\d+)")
+                self._subtrees.append((re.compile(stem + r"\.(.+)"), placed))
+            else:
+                self._exact[placed.pattern.skeleton].append(placed)
+        self._ignored = re.compile("|".join(map(translate, spec.ignore)) or r"(?!)")
+
+    def ignored(self, name: str) -> bool:
+        """Whether the spec names the tensor as one that nothing needs."""
+        return any(
+            name.startswith(prefix) and self._ignored.match(name.removeprefix(prefix))
+            for prefix in self.prefixes
+        )
+
+    def matches(self, name: str) -> list[Match]:
+        """All rules that name the tensor; subtree rules only where no other does."""
+        found = [
+            match
+            for prefix in self.prefixes
+            if name.startswith(prefix)
+            for match in self._named(name.removeprefix(prefix), prefix)
+        ]
+        return found or [
+            match
+            for prefix in self.prefixes
+            if name.startswith(prefix)
+            for match in self._below(name.removeprefix(prefix), prefix)
+        ]
+
+    def _named(self, name: str, prefix: str) -> Iterator[Match]:
+        skeleton, numbers = skeleton_of(name)
+        yield from self._bind(skeleton, numbers, "", prefix)
+        module, _, parameter = name.rpartition(".")
+        if parameter in self.parameters:
+            skeleton, numbers = skeleton_of(module)
+            yield from self._bind(skeleton, numbers, parameter, prefix)
+
+    def _bind(self, skeleton: str, numbers: list[str], parameter: str, prefix: str) -> Iterator[Match]:
+        for placed in self._exact.get(skeleton, ()):
+            binding = placed.pattern.match(numbers)
+            if binding is not None:
+                yield Match(placed, binding, parameter, prefix)
+
+    def _below(self, name: str, prefix: str) -> Iterator[Match]:
+        for regex, placed in self._subtrees:
+            hit = regex.fullmatch(name)
+            if hit:
+                *numbers, rest = hit.groups()
+                binding = placed.pattern.match(numbers)
+                if binding is not None:
+                    yield Match(placed, binding, rest, prefix)

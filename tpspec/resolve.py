@@ -1,0 +1,384 @@
+"""Spec + config + headers → how every tensor is shared, and from there the Layout for a tp.
+
+Findings come in two stages. What does not depend on tp (names, shapes, absent tensors) is found
+once; which tensors a tp does not divide is found for each tp.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tpspec import order
+from tpspec.checkpoint import Checkpoint, StoredTensor
+from tpspec.config import model_types
+from tpspec.errors import Finding, TpspecError
+from tpspec.faults import Faults
+from tpspec.language import registry
+from tpspec.language.expressions import ExpressionError
+from tpspec.language.spec import PlacedRule, Spec
+from tpspec.layout import Layout, TensorLayout
+from tpspec.matching import Match, Matcher
+from tpspec.pairing import suspicious_vectors
+from tpspec.quantization import Format, detect_format
+from tpspec.rules import RuleError, Rules
+from tpspec.scope import ConfigScope
+from tpspec.sharing import Sharing
+
+MAX_TP = 4096
+"""Largest tp that is considered."""
+MAX_TENSORS = 10_000_000
+"""More expected tensors than this is a broken config, not a model."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One tensor (or, from a config alone, one rule at some layers) and how it is shared."""
+
+    placed: PlacedRule
+    binding: Mapping[str, int]
+    sharing: Sharing
+    parameter: str = ""
+    tensor: StoredTensor | None = None
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Everything about a checkpoint (or a config) and its spec that does not depend on tp."""
+
+    spec: Spec
+    config: Mapping[str, Any]
+    shared: tuple[Shared, ...]
+    ranges: Mapping[str, range]
+    findings: tuple[Finding, ...]
+    ignored: tuple[str, ...] = ()
+
+    @cached_property
+    def _distinct(self) -> tuple[Sharing, ...]:
+        return tuple(dict.fromkeys(item.sharing for item in self.shared))
+
+    def misfits(self, tp: int) -> list[Finding]:
+        """The modules that tp does not divide, layers joined, with the numbers and the rule's place."""
+        faults = Faults(self.ranges)
+        for item in self.shared:
+            problem = _misfit(item, tp)
+            if problem:
+                parameter = item.parameter if item.sharing.divisor > 1 else ""
+                faults.add(item.placed.pattern, problem, item.placed.place, "", item.binding, parameter)
+        return faults.findings()
+
+    def fits(self, tp: int) -> bool:
+        """Whether every tensor can be shared among tp ranks."""
+        return all(sharing.fits(tp) for sharing in self._distinct)
+
+    @cached_property
+    def valid_tp(self) -> tuple[int, ...]:
+        """Every tp that works, up to the number of units of the axis that divides last."""
+        units = [axis.units for s in self._distinct for axis in s.axes if not (axis.replicate or axis.pad)]
+        return tuple(tp for tp in range(1, min([*units, MAX_TP]) + 1) if self.fits(tp))
+
+    @cached_property
+    def copied_above(self) -> tuple[tuple[str, int], ...]:
+        """The axes whose units are copied, and the tp above which they are."""
+        axes = {axis.name: axis.units for s in self._distinct for axis in s.axes if axis.replicate}
+        return tuple(axes.items())
+
+    def layout(self, tp: int) -> Layout:
+        """The Layout. Raises TpspecError with every finding where there is any."""
+        findings = [*self.findings, *(() if self.findings else self.misfits(tp))]
+        if findings:
+            raise does_not_fit(tp, findings, self)
+        cuts = {sharing: sharing.cut(tp) for sharing in self._distinct if not sharing.apart}
+        tensors, extras = {}, list(self.ignored)
+        for item in self.shared:
+            assert item.tensor is not None
+            name, sharing = item.tensor.name, item.sharing
+            if sharing.apart:
+                extras.append(name)
+                continue
+            rule = f"{item.placed.rule.described()} ({item.placed.place})"
+            tensors[name] = TensorLayout(name, item.tensor.dtype, item.tensor.shape, cuts[sharing], rule)
+        ordered = order.rank_file_order(self.spec, list(tensors.values()))
+        return Layout(tp, self.spec.name, {tensor.name: tensor for tensor in ordered}, tuple(extras))
+
+
+def _misfit(item: Shared, tp: int) -> str | None:
+    """Why tp does not divide a tensor: the rule's tag, the size, and the two numbers."""
+    sharing, tag = item.sharing, item.placed.rule.described()
+    misfit = sharing.misfit(tp)
+    if misfit:
+        axis, numbers = misfit
+        return f"{tag}, {axis.source} = {axis.units}: {numbers}"
+    edge = sharing.split_block(tp)
+    if edge is None:
+        return None
+    block = sharing.divisor
+    return f"{tag}, quantized in blocks of {block}: cut at {edge}, {edge} % {block} = {edge % block}"
+
+
+def does_not_fit(tp: int, findings: list[Finding], resolution: Resolution) -> TpspecError:
+    """The error for a checkpoint that cannot be cut for tp."""
+    if resolution.findings:
+        return TpspecError(f"the checkpoint does not match {resolution.spec.where}", findings)
+    sizes = ", ".join(map(str, resolution.valid_tp))
+    return TpspecError(f"tp={tp} does not fit", findings, f"valid tp: {sizes}")
+
+
+def resolve_layout(checkpoint: Checkpoint, tp: int, spec_file: Path | None = None) -> Layout:
+    """The Layout of a checkpoint for a tp. Raises TpspecError with every finding."""
+    spec = choose_spec(checkpoint.config, spec_file)
+    return resolve(spec, checkpoint.config, checkpoint.tensors).layout(tp)
+
+
+def choose_spec(config: Mapping[str, Any], spec_file: Path | None = None) -> Spec:
+    """The user's spec file where one is given, else the spec of the config's model type."""
+    if spec_file:
+        return registry.spec_from_file(spec_file)
+    return registry.spec_for(model_types(dict(config)))
+
+
+def resolve(
+    spec: Spec, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor] | None = None
+) -> Resolution:
+    """Matches a checkpoint's tensors with a spec, both ways; without tensors, reads the config alone.
+
+    Raises TpspecError where the config itself cannot be used.
+    """
+    scope = ConfigScope(spec, config)
+    rules = Rules(scope, detect_format(scope.config))
+    ranges = {name: scope.range(name) for name in spec.ranges}
+    faults = Faults(ranges)
+    _check_groups(scope, faults)
+    resolver = _Resolver(spec, scope, rules, faults)
+    if tensors is None:
+        return Resolution(spec, scope.config, tuple(resolver.from_config()), ranges, tuple(faults.findings()))
+    shared, ignored = resolver.from_tensors(tensors)
+    return Resolution(spec, scope.config, shared, ranges, tuple(faults.findings()), ignored)
+
+
+def _check_groups(scope: ConfigScope, faults: Faults) -> None:
+    """Units of an axis that groups another must share it out evenly (query heads per KV head)."""
+    for name, axis in scope.spec.axes.items():
+        if axis.groups is None:
+            continue
+        place = scope.spec.place("axes", name)
+        free = scope.free_of_axis(name) | scope.free_of_axis(axis.groups)
+        for binding in scope.bindings(free):
+            try:
+                groups, grouped = scope.axis(name, binding), scope.axis(axis.groups, binding)
+            except ExpressionError:
+                continue
+            if grouped.units % groups.units:
+                numbers = f"{grouped.units} % {groups.units} = {grouped.units % groups.units}"
+                problem = f"{grouped.source} = {grouped.units} is no multiple of {groups.source}: {numbers}"
+                faults.add(f"axis {name}", problem, place, "is config.json of this checkpoint?")
+
+
+class _Resolver:
+    def __init__(self, spec: Spec, scope: ConfigScope, rules: Rules, faults: Faults) -> None:
+        self.spec = spec
+        self.scope = scope
+        self.rules = rules
+        self.faults = faults
+
+    def from_config(self) -> Iterator[Shared]:
+        """Each rule once per way in which its meaning differs between layers."""
+        first = {
+            group: form
+            for placed in reversed(self.spec.rules)
+            if placed.form
+            for group, form in [placed.form]
+        }
+        for placed in self.spec.rules:
+            if placed.form and first[placed.form[0]] != placed.form[1]:
+                continue
+            for binding in self.scope.bindings(self.rules.free(placed)):
+                try:
+                    if not self.rules.applies(placed, binding):
+                        continue
+                    sharing = self.rules.sharing(placed, binding, "weight", None)
+                except (ExpressionError, RuleError) as error:
+                    self.faults.add(placed.pattern, str(error), placed.place, _remedy(error), binding)
+                    continue
+                yield Shared(placed, binding, sharing)
+
+    def from_tensors(self, tensors: Mapping[str, StoredTensor]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
+        """Every tensor under exactly one rule, every rule with its tensors."""
+        matcher = Matcher(self.spec, ("weight", *self.rules.stored.parameters))
+        matched: list[tuple[StoredTensor, list[Match]]] = []
+        ignored = []
+        for name, tensor in tensors.items():
+            matches = matcher.matches(name)
+            if not matches and matcher.ignored(name):
+                ignored.append(name)
+            else:
+                matched.append((tensor, matches))
+        forms = self._forms(matched)
+        shared: list[Shared] = []
+        for tensor, matches in matched:
+            item = self._place(
+                tensor, [m for m in matches if m.placed.form is None or m.placed.form in forms]
+            )
+            if item:
+                shared.append(item)
+        self._check_absent(shared, forms)
+        for item, problem, remedy in suspicious_vectors(shared):
+            self.faults.add(item.placed.pattern, problem, item.placed.place, remedy, item.binding)
+        return tuple(shared), tuple(ignored)
+
+    def _forms(self, matched: list[tuple[StoredTensor, list[Match]]]) -> set[tuple[str, str]]:
+        """The form of each `one_of` group that the checkpoint has."""
+        counts: dict[str, dict[str, str]] = defaultdict(dict)
+        for placed in self.spec.rules:
+            if placed.form:
+                counts[placed.form[0]].setdefault(placed.form[1], "")
+        for tensor, matches in matched:
+            for match in matches:
+                if match.placed.form:
+                    group, form = match.placed.form
+                    counts[group][form] = counts[group][form] or tensor.name
+        chosen = set()
+        for group, forms in counts.items():
+            present = {form: example for form, example in forms.items() if example}
+            if len(present) > 1:
+                examples = "; ".join(f"{form}: {example}" for form, example in present.items())
+                self.faults.add(
+                    group, f"the checkpoint has several forms of one_of ({examples})", self.spec.where
+                )
+            chosen |= {(group, form) for form in present or list(forms)[:1]}
+        return chosen
+
+    def _place(self, tensor: StoredTensor, matches: list[Match]) -> Shared | None:
+        outside: Match | None = None
+        found: list[Shared] = []
+        for match in matches:
+            binding = dict(match.binding)
+            if any(value not in self.scope.range(name) for name, value in match.binding):
+                outside = outside or match
+                continue
+            try:
+                if not self.rules.applies(match.placed, binding):
+                    continue
+                parameter = "" if match.placed.pattern.subtree else match.parameter
+                sharing = self.rules.sharing(match.placed, binding, parameter, tensor.shape)
+            except (ExpressionError, RuleError) as error:
+                placed = match.placed
+                self.faults.add(
+                    placed.pattern, str(error), placed.place, _remedy(error), binding, match.parameter
+                )
+                return None
+            found.append(Shared(match.placed, binding, sharing, match.parameter, tensor))
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1:
+            places = " and ".join(item.placed.place for item in found)
+            self.faults.add(tensor.name, f"two rules name this tensor: {places}", tensor.file)
+        elif outside:
+            self._report_outside(tensor, outside)
+        elif matches:
+            placed = matches[0].placed
+            problem = f"no rule applies here: `when: {placed.rule.when}` does not hold"
+            self.faults.add(
+                placed.pattern, problem, placed.place, "", dict(matches[0].binding), matches[0].parameter
+            )
+        else:
+            self._report_unknown(tensor)
+        return None
+
+    def _report_outside(self, tensor: StoredTensor, match: Match) -> None:
+        for name, value in match.binding:
+            numbers = self.scope.range(name)
+            if value not in numbers:
+                said = f"{self.spec.ranges[name][-1]} = {numbers.stop}"
+                within = f"{numbers.start}-{numbers.stop - 1}" if numbers else "no"
+                problem = f"{name} {value} is outside config.json's {said} ({within})"
+                remedy = (
+                    "is config.json of this checkpoint? If these are extra layers, say so with a drop rule"
+                )
+                self.faults.add(
+                    match.placed.pattern, problem, tensor.file, remedy, dict(match.binding), match.parameter
+                )
+
+    def _report_unknown(self, tensor: StoredTensor) -> None:
+        problem = f"no rule of {self.spec.where} names this tensor, shape {list(tensor.shape)}"
+        remedy = "tag it under `modules`, or list it under `ignore` if nothing needs it"
+        self.faults.add(tensor.name, problem, tensor.file, remedy)
+
+    def _check_absent(self, shared: list[Shared], forms: Collection[tuple[str, str]]) -> None:
+        """Every rule that is not optional has its tensors, each once."""
+        present: dict[int, dict[tuple[int, ...], set[str]]] = defaultdict(lambda: defaultdict(set))
+        for item in shared:
+            values = tuple(item.binding.values())
+            parameters = present[id(item.placed)][values]
+            if item.parameter in parameters and not item.placed.pattern.subtree:
+                assert item.tensor is not None
+                problem = "the checkpoint has this tensor under two names"
+                self.faults.add(item.tensor.name, problem, item.tensor.file)
+            parameters.add(item.parameter)
+        main = {
+            "",
+            "weight",
+            *(n for n, d in self.rules.stored.parameters.items() if n != "bias" and len(d) > 1),
+        }
+        for placed in self.spec.rules:
+            if placed.form and placed.form not in forms:
+                continue
+            required = not (placed.rule.optional or placed.pattern.subtree or self._tied(placed))
+            if not (required or present[id(placed)]):
+                continue
+            for binding in self._expected(placed):
+                has = present[id(placed)].get(tuple(binding.values()))
+                if has is None:
+                    if required:
+                        self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
+                elif not placed.pattern.subtree and not (has & main):
+                    problem = f"has {', '.join(sorted(has))} but no weight"
+                    self.faults.add(placed.pattern, problem, placed.place, binding=binding)
+                else:
+                    self._check_bias(placed, binding, "bias" in has)
+
+    def _expected(self, placed: PlacedRule) -> Iterator[dict[str, int]]:
+        count = 1
+        for name in placed.pattern.variables:
+            count *= len(self.scope.range(name))
+        if count > MAX_TENSORS:
+            problem = f"config.json makes it {count} modules; a model has at most {MAX_TENSORS}"
+            raise TpspecError(
+                "config.json is not a model's", [Finding(placed.template, problem, placed.place)]
+            )
+        for binding in self.scope.bindings(placed.pattern.variables):
+            try:
+                if self.rules.applies(placed, binding):
+                    yield binding
+            except ExpressionError as error:
+                self.faults.add(placed.pattern, str(error), placed.place, binding=binding)
+
+    def _tied(self, placed: PlacedRule) -> bool:
+        return bool(placed.rule.tied_to and self.scope.lookup("tie_word_embeddings", {}))
+
+    def _absent(self, placed: PlacedRule) -> tuple[str, str, str]:
+        if placed.rule.tied_to:
+            problem = f"is not in the checkpoint, and config.json does not tie it to {placed.rule.tied_to}"
+            return problem, placed.place, "set tie_word_embeddings in config.json if the weights are tied"
+        return (
+            "is not in the checkpoint",
+            placed.place,
+            "is the checkpoint complete, and config.json its own?",
+        )
+
+    def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: bool) -> None:  # noqa: FBT001
+        if placed.rule.bias is None:
+            return
+        wanted = bool(self.scope.evaluate(placed.rule.bias, binding))
+        if wanted != has:
+            problem = "is not in the checkpoint" if wanted else "is stored, but the model has none"
+            where = f"{problem} (bias: {placed.rule.bias})"
+            self.faults.add(placed.pattern, where, placed.place, "", binding, "bias")
+
+
+def _remedy(error: Exception) -> str:
+    return error.remedy if isinstance(error, RuleError) else ""
