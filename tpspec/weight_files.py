@@ -56,6 +56,11 @@ def find_weights(names: Collection[str], read: Callable[[str], bytes]) -> Weight
     raise _error(Finding("weights", problem, remedy="give the directory that holds a checkpoint's weights"))
 
 
+def may_hold_weights(names: Iterable[str]) -> bool:
+    """Whether a folder holds, or should hold, more than a config."""
+    return any(name.endswith((".safetensors", ".bin", ".index.json")) for name in names)
+
+
 def disagreements(weights: WeightFiles, files: Iterable[StoredFile]) -> list[Finding]:
     """Tensors stored twice, listed but not stored, or stored but not listed, grouped by file."""
     holders: dict[str, list[str]] = defaultdict(list)
