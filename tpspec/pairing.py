@@ -36,8 +36,8 @@ def suspicious_vectors(shared: Iterable[Shared]) -> Iterator[tuple[Shared, str, 
         axis = blocks[block].get(item.tensor.shape[0])
         if axis:
             problem = (
-                f"replicated, but its {item.tensor.shape[0]} elements are the {axis.units} × {axis.width} of axis "
-                f"'{axis.name}', which is cut around it"
+                f"replicated, but its {item.tensor.shape[0]} elements are the {axis.units} × {axis.width} "
+                f"of axis '{axis.name}', which is cut around it"
             )
             cut = f"cut it ({{column: {axis.name}, norm: {{kind: rms}}}}), or say its size (replicated: EXPR)"
             yield item, problem, cut

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from tpspec.errors import TpspecError
 from tpspec.language.expressions import Expression, ExpressionError, parse
@@ -41,7 +41,7 @@ class FormatDocument(Strict):
     format: Name
     detect: Expr
     """The condition over config.json under which a checkpoint is stored so."""
-    let: dict[Name, Expr] = {}
+    let: dict[Name, Expr] = Field(default_factory=dict)
     parameters: dict[
         Name,
         tuple[

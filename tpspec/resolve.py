@@ -24,7 +24,7 @@ from tpspec.language.spec import PlacedRule, Spec
 from tpspec.layout import Layout, TensorLayout
 from tpspec.matching import Match, Matcher
 from tpspec.pairing import suspicious_vectors
-from tpspec.quantization import Format, detect_format
+from tpspec.quantization import detect_format
 from tpspec.rules import RuleError, Rules
 from tpspec.scope import ConfigScope
 from tpspec.sharing import Sharing
@@ -370,7 +370,7 @@ class _Resolver:
             "is the checkpoint complete, and config.json its own?",
         )
 
-    def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: bool) -> None:  # noqa: FBT001
+    def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: bool) -> None:
         if placed.rule.bias is None:
             return
         wanted = bool(self.scope.evaluate(placed.rule.bias, binding))

@@ -121,7 +121,7 @@ class Rules:
 
     def _extents(self, placed: PlacedRule, binding: Mapping[str, int]) -> tuple[Extent, ...]:
         rule = placed.rule
-        widths = rule.width or (None,)
+        widths: tuple[Expression | None, ...] = rule.width or (None,)
         widths = widths * len(rule.parts) if len(widths) == 1 else widths
         return tuple(
             self._extent(placed, part, width or part.width, binding)
@@ -146,10 +146,8 @@ class Rules:
         for part in parts:
             if part.axis is None or part.units % groups.units:
                 name = part.axis.name if part.axis else "replicated"
-                raise RuleError(
-                    f"{part.units} units of '{name}' do not divide into {groups.units} groups of '{groups.name}'"
-                    f" ({part.units} % {groups.units} = {part.units % groups.units})"
-                )
+                numbers = f"{part.units} % {groups.units} = {part.units % groups.units}"
+                raise RuleError(f"'{name}' does not fill the groups of '{groups.name}': {numbers}")
         return groups
 
     def _dimensions(self, placed: PlacedRule, parameter: str, ndim: int) -> tuple[Dimension, ...]:

@@ -67,17 +67,24 @@ def _without_indices(key: tuple[str | int, ...], source: Document) -> tuple[str 
 
 
 def _keys_beside(key: tuple[str | int, ...]) -> list[str]:
-    model: type[BaseModel] = schema.SpecDocument
-    if len(key) > 1:
-        inner = {
-            "axes": schema.Axis,
-            "runtime": schema.Runtime,
-            "cache": schema.CacheEntry,
-            "memory": schema.Stack,
-        }
-        model = inner.get(str(key[0]), schema.Rule)
-        if "norm" in key[:-1]:
-            model = schema.Norm
-        elif key[0] == "runtime" and len(key) > 2:
-            model = schema.Slice
-    return [field.alias or name for name, field in model.model_fields.items()]
+    fields = _model_around(key).model_fields
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _model_around(key: tuple[str | int, ...]) -> type[BaseModel]:
+    match key:
+        case (_,):
+            return schema.SpecDocument
+        case ("axes", *_):
+            return schema.Axis
+        case ("runtime", _):
+            return schema.Runtime
+        case ("runtime", *_):
+            return schema.Slice
+        case ("cache", *_):
+            return schema.CacheEntry
+        case ("memory", *_):
+            return schema.Rename if "Rename" in key else schema.Stack
+        case (*_, "norm", _):
+            return schema.Norm
+    return schema.Rule

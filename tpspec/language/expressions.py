@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
@@ -103,30 +103,24 @@ def parse(source: str | int) -> Expression:
 def _check(node: ast.AST, text: str, names: set[str], axes: set[str]) -> None:
     if not isinstance(node, _NODES):
         raise ExpressionError(f"'{text}': {type(node).__name__} is not part of the language")
-    if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str, type(None))):
-        raise ExpressionError(f"'{text}': {node.value!r} is not part of the language")
-    if isinstance(node, ast.Call):
-        name = node.func.id if isinstance(node.func, ast.Name) else None
-        if name == "local":
-            if len(node.args) != 1 or node.keywords or not isinstance(node.args[0], ast.Name):
-                raise ExpressionError(f"'{text}': local() takes the name of an axis")
-            axes.add(node.args[0].id)
-            return
-        if name not in FUNCTIONS or node.keywords:
-            known = ", ".join((*FUNCTIONS, "local"))
-            raise ExpressionError(f"'{text}': the functions are {known}")
-        for argument in node.args:
-            _check(argument, text, names, axes)
-        return
-    if isinstance(node, ast.Name):
-        if node.id not in CONSTANTS:
-            names.add(node.id)
-        return
-    for child in ast.iter_child_nodes(node):
-        _check(child, text, names, axes)
+    match node:
+        case ast.Constant(value=value) if not isinstance(value, (int, float, str, type(None))):
+            raise ExpressionError(f"'{text}': {value!r} is not part of the language")
+        case ast.Call(func=ast.Name(id="local"), args=[ast.Name(id=axis)], keywords=[]):
+            axes.add(axis)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+            for argument in arguments:
+                _check(argument, text, names, axes)
+        case ast.Call():
+            raise ExpressionError(f"'{text}': the functions are {', '.join(FUNCTIONS)}, and local(AXIS)")
+        case ast.Name(id=name):
+            names.update({name} - CONSTANTS.keys())
+        case _:
+            for child in ast.iter_child_nodes(node):
+                _check(child, text, names, axes)
 
 
-def _evaluate(node: ast.expr, scope: Scope) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case per node
+def _evaluate(node: ast.expr, scope: Scope) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
@@ -206,8 +200,3 @@ def _number(node: ast.expr, scope: Scope) -> int | float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ExpressionError(f"{ast.unparse(node)} is {value!r}, not a number")
     return value
-
-
-def names_of(expressions: Sequence[Expression]) -> frozenset[str]:
-    """The free names of several expressions."""
-    return frozenset().union(*(expression.names for expression in expressions))

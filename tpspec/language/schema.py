@@ -11,9 +11,7 @@ from tpspec.language.tags import TAGS
 
 VERSION = 1
 
-Expr = Annotated[
-    Expression, PlainValidator(lambda v: parse(v), json_schema_input_type=str | int | float | bool)
-]
+Expr = Annotated[Expression, PlainValidator(parse, json_schema_input_type=str | int | float | bool)]
 """An expression over config names, written as text or as a number."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -77,7 +77,7 @@ def parse_document(raw: bytes, where: str) -> Document:
 def _refuse_references(text: str, where: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader):
-        place = f"{where}:{event.start_mark.line + 1}"
+        place = f"{where}:{event.start_mark.line + 1}" if event.start_mark else where
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise TpspecError(f"{place}: anchors and aliases are not allowed; write the value out")
         depth += isinstance(event, yaml.CollectionStartEvent)
