@@ -1,6 +1,7 @@
 # make demo    from nothing: a real model checked, cut for three ranks, verified and merged again, byte for byte
 # make test    from nothing: everything that CI runs
 # make check   format, lint and types;  make fix  repairs what ruff can
+# make index   after a spec was added: which model types it answers to
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -8,7 +9,7 @@ WORKERS ?= 2
 TEST := .venv-test
 DEMO := .venv-demo
 
-.PHONY: test check fix demo clean
+.PHONY: test check fix index demo clean
 .NOTPARALLEL:
 
 test:
@@ -24,6 +25,9 @@ check: $(TEST)/ready
 fix: $(TEST)/ready
 	$(TEST)/bin/ruff format .
 	$(TEST)/bin/ruff check --fix .
+
+index: $(TEST)/ready
+	$(TEST)/bin/python scripts/make_index.py
 
 demo: $(DEMO)/ready
 	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" python scripts/demo.py

