@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CONFIG = ROOT / "tests/models/llama-3-70b/config.json"
+CONFIG = ROOT / "tests/models/Meta-Llama-3-70B/config.json"
 CORE = sorted((ROOT / "tpspec").rglob("*.py"))
 CONVERTERS = sorted((ROOT / "converters").rglob("*.py"))
 RUNTIME = sorted((ROOT / "runtime").rglob("*.py"))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder: `direct/` has a wheel built from the tree, `from-sdist/` an sdist and a wheel built from it."""
+    """A folder: `direct/` holds a wheel built from the tree, `from-sdist/` an sdist and its wheel."""
     folder = tmp_path_factory.mktemp("dist")
     tree = folder / "tree"
     unwanted = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
