@@ -61,7 +61,7 @@ def test_a_fast_command_loads_no_torch(arguments: list[str]):
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Each name that a module imports, with whether it does so lazily: inside a function."""
+    """Each name that a module imports, and whether lazily: inside a function, or for types alone."""
     yield from _imports(ast.parse(path.read_text(), path), lazily=False)
 
 
@@ -74,9 +74,13 @@ def _imports(node: ast.AST, *, lazily: bool) -> Iterator[tuple[str, bool]]:
         case ast.ImportFrom():
             raise AssertionError("a relative import")
         case _:
-            lazily = lazily or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            lazily = lazily or isinstance(node, ast.FunctionDef) or is_for_types(node)
             for child in ast.iter_child_nodes(node):
                 yield from _imports(child, lazily=lazily)
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def within(name: str, *packages: str) -> bool:
