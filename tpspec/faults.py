@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tpspec.errors import Finding
 from tpspec.language.patterns import Pattern
@@ -41,22 +41,24 @@ class Faults:
     def findings(self) -> list[Finding]:
         """One finding for each fault, the bindings as ranges in the module's name."""
         return [
-            Finding(self._name(pattern, bindings) + named if pattern else named, problem, place, remedy)
+            Finding(
+                where_bound(pattern, bindings, self.ranges) + named if pattern else named,
+                problem,
+                place,
+                remedy,
+            )
             for (named, pattern, problem, place, remedy), bindings in self._found.items()
         ]
 
-    def _name(self, pattern: Pattern, bindings: list[Mapping[str, int]]) -> str:
-        numbers = {
-            name: {b[name] for b in bindings if name in b} or self.ranges[name] for name in pattern.variables
-        }
-        return ranged(pattern, numbers)
 
-
-def ranged(pattern: Pattern, numbers: Mapping[str, Iterable[int]]) -> str:
+def where_bound(
+    pattern: Pattern, bindings: Sequence[Mapping[str, int]], ranges: Mapping[str, Iterable[int]]
+) -> str:
     """The template with each range name replaced by the numbers it took, `0-79` or `0,2,5-7`."""
     text = pattern.template
     for name in pattern.variables:
-        text = text.replace(f"{{{name}}}", spans(numbers[name]))
+        numbers = {binding[name] for binding in bindings if name in binding}
+        text = text.replace(f"{{{name}}}", spans(numbers or ranges[name]))
     return text
 
 

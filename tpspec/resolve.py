@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpspec import order
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.config import model_types
 from tpspec.errors import Finding, TpspecError
-from tpspec.faults import Faults
+from tpspec.faults import Faults, where_bound
 from tpspec.language import registry
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.spec import PlacedRule, Spec
@@ -46,6 +46,22 @@ class Shared:
     tensor: StoredTensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A module that a tp does not divide: `source` (a config name) is `units`, `numbers` the division."""
+
+    module: str
+    tag: str
+    source: str
+    units: int
+    numbers: str
+    place: str
+
+    def finding(self) -> Finding:
+        """The misfit as a finding."""
+        return Finding(self.module, f"{self.tag}, {self.source} = {self.units}: {self.numbers}", self.place)
+
+
 @dataclass(frozen=True)
 class Resolution:
     """Everything about a checkpoint (or a config) and its spec that does not depend on tp."""
@@ -61,15 +77,20 @@ class Resolution:
     def _distinct(self) -> tuple[Sharing, ...]:
         return tuple(dict.fromkeys(item.sharing for item in self.shared))
 
-    def misfits(self, tp: int) -> list[Finding]:
-        """The modules that tp does not divide, layers joined, with the numbers and the rule's place."""
-        faults = Faults(self.ranges)
+    def misfits(self, tp: int) -> list[Misfit]:
+        """The modules that tp does not divide, layers joined, in the order of the spec."""
+        found: dict[tuple[PlacedRule, str, _Broken], list[Mapping[str, int]]] = defaultdict(list)
         for item in self.shared:
-            problem = _misfit(item, tp)
-            if problem:
-                parameter = item.parameter if item.sharing.divisor > 1 else ""
-                faults.add(item.placed.pattern, problem, item.placed.place, "", item.binding, parameter)
-        return faults.findings()
+            broken = _broken(item.sharing, tp)
+            if broken:
+                parameter = f".{item.parameter}" if item.sharing.divisor > 1 else ""
+                found[item.placed, parameter, broken].append(item.binding)
+        misfits = []
+        for (placed, parameter, broken), bindings in found.items():
+            module = where_bound(placed.pattern, bindings, self.ranges) + parameter
+            misfits.append(Misfit(module, placed.rule.described(), *broken, placed.place))
+        places = {placed.place: i for i, placed in enumerate(self.spec.rules)}
+        return sorted(misfits, key=lambda misfit: places[misfit.place])
 
     def fits(self, tp: int) -> bool:
         """Whether every tensor can be shared among tp ranks."""
@@ -87,11 +108,19 @@ class Resolution:
         axes = {axis.name: axis.units for s in self._distinct for axis in s.axes if axis.replicate}
         return tuple(axes.items())
 
+    def check(self, tp: int) -> None:
+        """Raises TpspecError with every finding where there is any."""
+        if self.findings:
+            raise TpspecError(f"the checkpoint does not match {self.spec.where}", self.findings)
+        misfits = self.misfits(tp)
+        if misfits:
+            sizes = ", ".join(map(str, self.valid_tp))
+            findings = [misfit.finding() for misfit in misfits]
+            raise TpspecError(f"tp={tp} does not fit", findings, f"valid tp: {sizes}")
+
     def layout(self, tp: int) -> Layout:
-        """The Layout. Raises TpspecError with every finding where there is any."""
-        findings = [*self.findings, *(() if self.findings else self.misfits(tp))]
-        if findings:
-            raise does_not_fit(tp, findings, self)
+        """The Layout of a checkpoint whose headers were read. Raises TpspecError as `check` does."""
+        self.check(tp)
         cuts = {sharing: sharing.cut(tp) for sharing in self._distinct if not sharing.apart}
         tensors, extras = {}, list(self.ignored)
         for item in self.shared:
@@ -106,26 +135,22 @@ class Resolution:
         return Layout(tp, self.spec.name, {tensor.name: tensor for tensor in ordered}, tuple(extras))
 
 
-def _misfit(item: Shared, tp: int) -> str | None:
-    """Why tp does not divide a tensor: the rule's tag, the size, and the two numbers."""
-    sharing, tag = item.sharing, item.placed.rule.described()
+class _Broken(NamedTuple):
+    source: str
+    units: int
+    numbers: str
+
+
+def _broken(sharing: Sharing, tp: int) -> _Broken | None:
     misfit = sharing.misfit(tp)
     if misfit:
         axis, numbers = misfit
-        return f"{tag}, {axis.source} = {axis.units}: {numbers}"
+        return _Broken(axis.source, axis.units, numbers)
     edge = sharing.split_block(tp)
     if edge is None:
         return None
     block = sharing.divisor
-    return f"{tag}, quantized in blocks of {block}: cut at {edge}, {edge} % {block} = {edge % block}"
-
-
-def does_not_fit(tp: int, findings: list[Finding], resolution: Resolution) -> TpspecError:
-    """The error for a checkpoint that cannot be cut for tp."""
-    if resolution.findings:
-        return TpspecError(f"the checkpoint does not match {resolution.spec.where}", findings)
-    sizes = ", ".join(map(str, resolution.valid_tp))
-    return TpspecError(f"tp={tp} does not fit", findings, f"valid tp: {sizes}")
+    return _Broken("quantization block", block, f"{edge} % {block} = {edge % block}")
 
 
 def resolve_layout(checkpoint: Checkpoint, tp: int, spec_file: Path | None = None) -> Layout:

@@ -297,4 +297,4 @@ class SpecDocument(Strict):
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a spec file."""
     schema = SpecDocument.model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tpspec spec", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "tpspec spec"}

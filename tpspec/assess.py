@@ -1,0 +1,102 @@
+"""What `validate` reports: a model and some tp sizes, judged from config and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tpspec.cache import CacheSize, cache_dtype, cache_size
+from tpspec.errors import Finding
+from tpspec.hub import locate
+from tpspec.language.spec import Spec
+from tpspec.resolve import Misfit, Resolution, choose_spec, resolve
+
+
+@dataclass(frozen=True)
+class Size:
+    """One tp: what breaks, or what a rank holds. Bytes; `weight_bytes` is the fullest rank's."""
+
+    tp: int
+    misfits: tuple[Misfit, ...]
+    weight_bytes: int | None = None
+    cache: CacheSize | None = None
+    copies: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The report on a model."""
+
+    name: str
+    spec: Spec
+    findings: tuple[Finding, ...]
+    sizes: tuple[Size, ...]
+    valid_tp: tuple[int, ...]
+    copied_above: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the checkpoint matches its spec and every asked tp fits."""
+        return not self.findings and not any(size.misfits for size in self.sizes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "model": self.name,
+            "spec": self.spec.name,
+            "ok": self.ok,
+            "findings": [asdict(finding) for finding in self.findings],
+            "valid_tp": list(self.valid_tp),
+            "copied_above": dict(self.copied_above),
+            "sizes": [{"fits": not (self.findings or size.misfits), **asdict(size)} for size in self.sizes],
+            "notes": list(self.notes),
+        }
+
+
+def assess(path: str, sizes: Sequence[int], spec_file: Path | None = None) -> Assessment:
+    """Judges a checkpoint directory, a config.json or a Hugging Face id.
+
+    Raises TpspecError where the config or the files cannot be read at all.
+    """
+    located = locate(path)
+    spec = choose_spec(located.config, spec_file)
+    checkpoint = located.checkpoint
+    headers = checkpoint is not None and checkpoint.format == "safetensors"
+    tensors = checkpoint.tensors if checkpoint is not None and headers else None
+    resolution = resolve(spec, located.config, tensors)
+    notes = []
+    if not headers:
+        what = "names and shapes of a .bin checkpoint are checked when it is converted"
+        notes.append("judged by its config alone" if checkpoint is None else what)
+    if resolution.ignored:
+        notes.append(f"{len(resolution.ignored)} stored buffers are ignored")
+    judged = tuple(_at(resolution, tp, headers) for tp in sizes)
+    return Assessment(
+        located.name,
+        spec,
+        resolution.findings,
+        judged,
+        resolution.valid_tp if not resolution.findings else (),
+        resolution.copied_above,
+        tuple(notes),
+    )
+
+
+def _at(resolution: Resolution, tp: int, headers: bool) -> Size:
+    misfits = tuple(resolution.misfits(tp))
+    if misfits or resolution.findings:
+        return Size(tp, misfits)
+    bytes_per = cache_dtype(resolution.config)[1]
+    elements = cache_size(resolution.spec, resolution.config, tp)
+    cache = CacheSize(
+        elements.per_token * bytes_per,
+        {window: n * bytes_per for window, n in elements.windows.items()},
+        elements.per_sequence * bytes_per,
+    )
+    layout = resolution.layout(tp) if headers else None
+    weights = max(layout.rank_bytes(rank) for rank in range(tp)) if layout else None
+    copies = {axis: tp // units for axis, units in resolution.copied_above if tp > units}
+    return Size(tp, (), weights, cache, copies)

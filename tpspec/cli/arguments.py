@@ -1,0 +1,41 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_TP = 4096
+
+
+def tp_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """Reads one or more tensor parallel sizes: `8` or `2,4,8`."""
+    try:
+        sizes = tuple(dict.fromkeys(int(part) for part in (value or "").split(",") if value))
+    except ValueError:
+        raise click.BadParameter(f"'{value}' is not a list of sizes such as 2,4,8") from None
+    if not all(1 <= size <= MAX_TP for size in sizes):
+        raise click.BadParameter(f"'{value}': a tensor parallel size lies between 1 and {MAX_TP}")
+    return sizes
+
+
+def tp_option(*, required: bool) -> Callable[[F], F]:
+    """`--tp N`, one size."""
+    kind = click.IntRange(1, MAX_TP)
+    return click.option("--tp", type=kind, required=required, metavar="N", help="Tensor parallel size.")
+
+
+def spec_option(function: F) -> F:
+    """`--spec FILE`."""
+    path = click.Path(exists=True, dir_okay=False, path_type=Path)
+    text = "Use this spec file in place of the one that the model type finds."
+    return click.option("--spec", "spec_file", type=path, metavar="FILE", help=text)(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)
