@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -18,9 +17,7 @@ from huggingface_hub.errors import (
 
 from tpspec.config import CONFIG
 from tpspec.errors import TpspecError
-
-if TYPE_CHECKING:
-    from tpspec.hub import ModelId
+from tpspec.hub import ModelId
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import glob
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from huggingface_hub import (
     HfApi,
@@ -31,13 +30,11 @@ from tpspec.carried_files import carried
 from tpspec.checkpoint import MAX_JSON, Directory, Headers
 from tpspec.config import CONFIG
 from tpspec.errors import Finding, TpspecError
+from tpspec.hub import ModelId
 from tpspec.hub_errors import hub_errors
 from tpspec.regular_file import read_regular
 from tpspec.safetensors_header import StoredFile, header_length, parse_header
 from tpspec.weight_files import find_weights
-
-if TYPE_CHECKING:
-    from tpspec.hub import ModelId
 
 THREADS = 16
 RETRIES = 2
@@ -69,7 +66,11 @@ class HubFolder:
 
     def check(self, name: str) -> None:
         if name not in self.names():
-            finding = Finding(name, f"does not exist in {self.model}", remedy="the repository is incomplete: choose another revision")
+            finding = Finding(
+                name,
+                f"does not exist in {self.model}",
+                remedy="the repository is incomplete: choose another revision",
+            )
             raise TpspecError(f"cannot read {name}", [finding])
 
     def headers(self, names: tuple[str, ...]) -> Headers:

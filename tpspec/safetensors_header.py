@@ -66,14 +66,14 @@ def read_header(path: Path) -> StoredFile:
 def header_length(name: str, prefix: bytes, size: int) -> int:
     """The header's length, from a file's first 8 bytes and its size."""
     if size < 8:
-        raise _error(name, [_finding(name, "", f"has {size} bytes, fewer than the 8 of a header's length")])
+        raise _error(name, [_finding(name, None, f"has {size} bytes, fewer than the 8 of a header's length")])
     length = int.from_bytes(prefix, "little")
     if length > MAX_HEADER:
         problem = f"gives its header {length} bytes, more than the {MAX_HEADER} that the format allows"
-        raise _error(name, [_finding(name, "", problem)])
+        raise _error(name, [_finding(name, None, problem)])
     if 8 + length > size:
         problem = f"gives its header {length} bytes, but ends {size - 8} bytes after the header's start"
-        raise _error(name, [_finding(name, "", problem)])
+        raise _error(name, [_finding(name, None, problem)])
     return length
 
 
@@ -171,17 +171,19 @@ def _coverage_findings(name: str, tensors: list[StoredTensor], data: int, size: 
             findings.append(_finding(name, after.name, problem))
     end = max((tensor.stop for tensor in tensors), default=data)
     if end > size:
-        findings.append(_finding(name, "", f"is cut off: it has {size} bytes, its header needs {end}"))
+        findings.append(_finding(name, None, f"is cut off: it has {size} bytes, its header needs {end}"))
     elif end < size:
         problem = f"has {size} bytes, {size - end} more than the {end} that its header describes"
-        findings.append(_finding(name, "", problem))
+        findings.append(_finding(name, None, problem))
     return findings
 
 
-def _finding(file: str, tensor: str, problem: str) -> Finding:
-    if not tensor:
+def _finding(file: str, tensor: str | None, problem: str) -> Finding:
+    if tensor is None:
         return Finding(file, problem, remedy=AGAIN)
-    return Finding(tensor if tensor.isprintable() else ascii(tensor), problem, place=file, remedy=AGAIN)
+    return Finding(
+        tensor if tensor and tensor.isprintable() else ascii(tensor), problem, place=file, remedy=AGAIN
+    )
 
 
 def _error(name: str, findings: list[Finding]) -> TpspecError:

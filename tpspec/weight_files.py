@@ -69,7 +69,11 @@ def disagreements(weights: WeightFiles, files: Iterable[StoredFile]) -> list[Fin
             holders[tensor.name].append(file.name)
     twice = {name: tuple(held_by) for name, held_by in holders.items() if len(held_by) > 1}
     findings = [
-        Finding(" and ".join(held_by), f"all hold {listing(tensors)}", remedy=REMEDY)
+        Finding(
+            " and ".join(held_by),
+            f"{'both' if len(held_by) == 2 else 'all'} hold {listing(tensors)}",
+            remedy=REMEDY,
+        )
         for held_by, tensors in _grouped(twice).items()
     ]
     if weights.weight_map is None:
@@ -77,7 +81,10 @@ def disagreements(weights: WeightFiles, files: Iterable[StoredFile]) -> list[Fin
     read = {file.name for file in files}
     absent = {n: file for n, file in weights.weight_map.items() if file in read and file not in holders[n]}
     unlisted = {n: held_by[0] for n, held_by in holders.items() if n not in weights.weight_map}
-    for by_file, problem in ((absent, "lacks what the index puts there"), (unlisted, "holds what it omits")):
+    for by_file, problem in (
+        (absent, "lacks what the index puts there"),
+        (unlisted, "holds what the index omits"),
+    ):
         findings += [
             Finding(file, f"{problem}: {listing(tensors)}", place=weights.index_name, remedy=REMEDY)
             for file, tensors in _grouped(by_file).items()
