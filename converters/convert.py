@@ -1,0 +1,210 @@
+"""Cutting a checkpoint: one pass over the source, every rank's file written front to back.
+
+The thread that calls reads strips; writers, each with ranks of its own, gather, hash and append
+them. Memory is the buffers that the strips are in, whatever the size of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tpspec.checkpoint import MANIFEST
+from tpspec.converters.destination import check_destination, check_room
+from tpspec.converters.journal import Journal, changes, check_plan, clear_state, locked, read_record
+from tpspec.converters.open_files import AGAIN
+from tpspec.converters.originals import file_digests
+from tpspec.converters.pipeline import Pipeline
+from tpspec.converters.plan import Conversion, plan
+from tpspec.converters.rank_writer import RankWriter
+from tpspec.converters.readers import Reader
+from tpspec.converters.strips import strips
+from tpspec.converters.targets import Target
+from tpspec.converters.write_manifest import copy_files, write_manifest
+from tpspec.errors import Finding, TpspecError
+from tpspec.layout import Layout
+from tpspec.manifest import EDITED
+
+STRIP_BYTES = 4 << 20
+SYNC_BYTES = 512 << 20
+"""How much is read between two points from which an interrupted run can go on."""
+WRITERS = 2
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The files that a conversion wrote, those that were there, and those still missing."""
+
+    written: tuple[str, ...]
+    present: tuple[str, ...]
+    missing: tuple[str, ...]
+    bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def convert(
+    reader: Reader,
+    out: Path,
+    layout: Layout,
+    *,
+    ranks: Collection[int] | None = None,
+    drop: bool = False,
+    progress: Progress | None = None,
+    strip_bytes: int = STRIP_BYTES,
+    sync_bytes: int = SYNC_BYTES,
+) -> Outcome:
+    """Writes the files of some ranks (all where None) into `out`, going on where a run was interrupted.
+
+    Whoever writes the last of them completes the directory. Raises TpspecError where the destination
+    is not fit, the source changes, the disk fills up, or another process writes the same rank.
+    """
+    conversion = plan(reader, out, layout, drop=drop)
+    wanted = _of_ranks(conversion, ranks)
+    check_destination(out, reader.checkpoint.directory)
+    check_room(out, _missing_bytes(out, wanted))
+    with _begun(conversion, wanted) as journals:
+        todo = [journal for journal in journals if not journal.complete]
+        if todo:
+            _write(conversion, todo, progress, strip_bytes, sync_bytes)
+    missing = _complete(conversion)
+    written = tuple(journal.target.name for journal in todo)
+    present = tuple(target.name for target in wanted if target.name not in written)
+    return Outcome(written, present, tuple(missing), sum(journal.target.size for journal in todo))
+
+
+def _of_ranks(conversion: Conversion, ranks: Collection[int] | None) -> list[Target]:
+    """The files of some ranks; the extras go with rank 0."""
+    tp = conversion.layout.tp
+    chosen = set(range(tp)) if ranks is None else set(ranks)
+    beyond = sorted(rank for rank in chosen if not 0 <= rank < tp)
+    if beyond:
+        raise TpspecError(f"there is no rank {beyond[0]}: the ranks of tp {tp} are 0 to {tp - 1}")
+    return [
+        target
+        for target in conversion.targets
+        if target.rank in chosen or (target.rank == tp and 0 in chosen)
+    ]
+
+
+def _missing_bytes(out: Path, wanted: Sequence[Target]) -> int:
+    held = 0
+    for target in wanted:
+        for path in (out / target.name, out / f"{target.name}.partial"):
+            held += path.stat().st_size if path.is_file() else 0
+    return sum(target.size for target in wanted) - held
+
+
+@contextmanager
+def _begun(conversion: Conversion, wanted: Sequence[Target]) -> Iterator[list[Journal]]:
+    """The wanted targets' journals, which keep others from writing them."""
+    out, reader = conversion.out, conversion.reader
+    with ExitStack() as stack:
+        with locked(out):
+            check_destination(out, reader.checkpoint.directory)
+            check_plan(out, conversion.fingerprint())
+            journals = [Journal(out, target) for target in wanted]
+            for journal in journals:
+                stack.callback(journal.close)
+        yield journals
+
+
+def _write(
+    conversion: Conversion,
+    journals: Sequence[Journal],
+    progress: Progress | None,
+    strip_bytes: int,
+    sync_bytes: int,
+) -> None:
+    reader = conversion.reader
+    stamps = reader.stamps()
+    for journal in journals:
+        journal.begin(stamps)
+    behind = min(journals, key=lambda journal: len(journal.digests))
+    digests = list(behind.digests)
+    todo = conversion.visits[len(digests) :]
+    total = sum(visit.nbytes for visit in conversion.visits)
+    done = marked = total - sum(visit.nbytes for visit in todo)
+    count = min(WRITERS, len(journals))
+    with ExitStack() as stack:
+        writers = [RankWriter(journals[first::count]) for first in range(count)]
+        for writer in writers:
+            stack.callback(writer.close)
+        pipeline = stack.enter_context(Pipeline(writers, strip_bytes))
+        pipeline.submit(RankWriter.start, None)
+        for number, visit in enumerate(todo, len(digests)):
+            digest = xxhash.xxh3_128()
+            for start, stop in strips(visit.layout.fold(), strip_bytes):
+                buffer = pipeline.buffer()
+                strip = buffer[: stop - start]
+                reader.read(visit.stored, start, strip)
+                digest.update(strip.data)
+                pipeline.submit(RankWriter.write, buffer, number, visit, start, strip)
+                done += strip.size
+                if progress:
+                    progress(done, total)
+            digests.append(digest.digest())
+            if done - marked >= sync_bytes:
+                marked = done
+                pipeline.submit(RankWriter.mark, None, tuple(digests))
+        of_tensors = {v.stored.name: d for v, d in zip(conversion.visits, digests, strict=True)}
+        of_files = file_digests(conversion.original.files, of_tensors)
+        _check_source(conversion, stamps, of_files)
+        pipeline.submit(RankWriter.finish, None, digests, of_files)
+
+
+def _check_source(conversion: Conversion, stamps: dict[str, list[int]], digests: dict[str, str]) -> None:
+    """Raises TpspecError where the source is not what it was, or not what its manifest says."""
+    reader = conversion.reader
+    directory = reader.checkpoint.directory
+    if changed := list(changes(stamps, reader.stamps())):
+        raise TpspecError(f"{directory} changed while it was being read", changed, remedy=AGAIN)
+    known = reader.digests()
+    findings = [
+        Finding(new.name, f"its tensors have the digest {digests[new.name]}, not {known[new.name]}")
+        for old, new in zip(reader.checkpoint.files, conversion.original.files, strict=True)
+        if old is new and known.get(new.name, digests[new.name]) != digests[new.name]
+    ]
+    if findings:
+        raise TpspecError(f"{directory} is damaged", findings, remedy=EDITED)
+
+
+def _complete(conversion: Conversion) -> list[str]:
+    """Completes the directory if every file is there; else returns the names of those that are not."""
+    out, reader = conversion.out, conversion.reader
+    with locked(out):
+        if (out / MANIFEST).exists():
+            clear_state(out)
+            return []
+        records = {target.name: read_record(out, target) for target in conversion.targets}
+        missing = [name for name, record in records.items() if "xxh3_128" not in record]
+        if missing:
+            return missing
+        _check_agreement(out, records)
+        copied = copy_files(reader.checkpoint.directory, out, reader.copied())
+        write_manifest(conversion, records, copied)
+        clear_state(out)
+    return []
+
+
+def _check_agreement(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises TpspecError where ranks were cut from sources of different content."""
+    first, *others = records
+    findings = [
+        Finding(other, f"was cut from another {file} than {first}")
+        for other in others
+        for file, digest in records[first]["digests"].items()
+        if records[other]["digests"].get(file) != digest
+    ]
+    if findings:
+        remedy = f"remove {out}, and convert again from one source"
+        raise TpspecError(f"the ranks in {out} do not belong together", findings, remedy)

@@ -1,0 +1,43 @@
+"""Files that survive a crash: written aside, synced, renamed into place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tpspec.errors import TpspecError
+
+
+@contextmanager
+def writing(name: str) -> Iterator[None]:
+    """Turns a failing write into an error that names the file and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise TpspecError(
+            f"cannot write {name}: {error.strerror}",
+            remedy="make room or repair the disk, then run the same command again",
+        ) from error
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Writes a small file so that it is whole or not there, whatever happens."""
+    aside = path.with_name(path.name + ".partial")
+    with writing(str(path)):
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

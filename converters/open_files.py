@@ -1,0 +1,64 @@
+"""Source files, read at known places into buffers that the caller owns."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from tpspec.converters.sinks import Bytes
+from tpspec.errors import Finding, TpspecError
+from tpspec.regular_file import open_regular
+
+KEPT = 64
+"""Files held open at once; the usual limit of a process is 1024."""
+AGAIN = "let nothing write to the source meanwhile, and run the command again"
+
+
+class OpenFiles:
+    """Files of one directory, opened when they are first read.
+
+    They are read, not mapped: a mapped file that shrinks kills the process, a read one is an error.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, name: str, start: int, out: Bytes) -> None:
+        """Fills `out` with a file's bytes from `start` on. Raises TpspecError where they are not there."""
+        fd = self._open(name)
+        done = 0
+        while done < out.size:
+            try:
+                count = os.preadv(fd, [out[done:].data], start + done)
+            except OSError as error:
+                raise TpspecError(f"cannot read {self._directory / name}: {error.strerror}") from error
+            if not count:
+                problem = f"ends at byte {start + done}, bytes up to {start + out.size} were there before"
+                raise TpspecError(
+                    f"{self._directory} changed while it was being read",
+                    [Finding(name, problem)],
+                    remedy=AGAIN,
+                )
+            done += count
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+    def _open(self, name: str) -> int:
+        if name not in self._files:
+            if len(self._files) == KEPT:
+                os.close(self._files.popitem(last=False)[1])
+            with open_regular(self._directory / name, name) as file:
+                self._files[name] = os.dup(file.fileno())
+        self._files.move_to_end(name)
+        return self._files[name]
+
+
+def stamp(path: Path) -> list[int]:
+    """A file's size and time of change (ns): what tells that it is no longer the same."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

@@ -1,0 +1,79 @@
+"""One writer thread's files: strips in, bytes and hashes out, made durable in steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from tpspec.converters.durable import writing
+from tpspec.converters.journal import Journal
+from tpspec.converters.sinks import Bytes, OutputFile, scatter
+from tpspec.converters.targets import Visit
+
+
+class RankWriter:
+    """Writes some of a conversion's targets. Its methods are called in one thread, but for `close`."""
+
+    def __init__(self, journals: Sequence[Journal]) -> None:
+        self._journals = journals
+        self._outputs: list[OutputFile] = []
+        self._syncer = ThreadPoolExecutor(1)
+        self._syncing: Future[None] | None = None
+
+    def start(self) -> None:
+        """Opens the files; what is durable of them is read again for their hashes."""
+        for journal in self._journals:
+            target = journal.target
+            with writing(target.name):
+                fd = os.open(journal.partial, os.O_RDWR | os.O_CREAT, 0o666)
+            output = OutputFile(target.name, fd)
+            self._outputs.append(output)
+            durable = len(journal.digests)
+            output.resume(int(target.offsets[durable]) if durable else 0)
+            if not durable:
+                output.write(0, np.frombuffer(target.header, np.uint8))
+
+    def write(self, number: int, visit: Visit, start: int, strip: Bytes) -> None:
+        """Appends to each file its part of a strip of the visit's tensor."""
+        layout = visit.layout
+        fold = layout.fold()
+        for journal, output in zip(self._journals, self._outputs, strict=True):
+            share = journal.target.share(layout.cut)
+            if share and number >= len(journal.digests):
+                scatter(strip, start, fold, share, int(journal.target.offsets[number]), output)
+
+    def mark(self, digests: Sequence[bytes]) -> None:
+        """Begins to make durable what the visits behind these digests have written.
+
+        Waits until the step before is done, so that what is not yet durable is bounded.
+        """
+        self._wait()
+        for journal, output in zip(self._journals, self._outputs, strict=True):
+            output.fill(int(journal.target.offsets[len(digests)]))
+        self._syncing = self._syncer.submit(self._sync, digests)
+
+    def finish(self, digests: Sequence[bytes], of_files: Mapping[str, str]) -> None:
+        """Makes everything durable, and gives the files their own names."""
+        self.mark(digests)
+        self._wait()
+        for journal, output in zip(self._journals, self._outputs, strict=True):
+            journal.finish(output.hexdigest(), of_files)
+
+    def close(self) -> None:
+        self._syncer.shutdown()
+        for output in self._outputs:
+            os.close(output.fd)
+
+    def _sync(self, digests: Sequence[bytes]) -> None:
+        for journal, output in zip(self._journals, self._outputs, strict=True):
+            with writing(output.name):
+                os.fdatasync(output.fd)
+            if len(digests) > len(journal.digests):
+                journal.advance(digests)
+
+    def _wait(self) -> None:
+        if self._syncing is not None:
+            self._syncing.result()

@@ -1,0 +1,93 @@
+"""`tpspec convert`: a checkpoint becomes one file per rank."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tpspec.cli.arguments import json_option, spec_option, tp_option
+
+EPILOG = """\b
+Examples:
+  tpspec convert ./Llama-3-70B ./Llama-3-70B-tp8 --tp 8
+  tpspec convert meta-llama/Llama-3.1-8B ./llama-tp4 --tp 4
+  tpspec convert ./Llama-3-70B-tp8 ./Llama-3-70B-tp4 --tp 4     cut again, without the original
+  tpspec convert ./model /shared/out --tp 8 --ranks 0-3         one host of two
+"""
+
+
+class RankList(click.ParamType[tuple[int, ...]]):
+    """Ranks as `0-3` or `0,2,5-7`."""
+
+    name = "RANKS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        ranks: set[int] = set()
+        for part in str(value).split(","):
+            first, dash, last = part.partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+                self.fail(f"'{value}' is not a list of ranks such as 0-3 or 0,2,5-7", param, ctx)
+            ranks |= set(range(int(first), int(last or first) + 1))
+        return tuple(sorted(ranks))
+
+
+@click.command("convert", epilog=EPILOG)
+@click.argument("source", metavar="SRC")
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@tp_option(required=True)
+@click.option("--ranks", type=RankList(), help="Write these ranks only: 0-3, or 0,2,5-7.")
+@click.option("--drop", is_flag=True, help="Leave out the tensors that no rank reads.")
+@spec_option
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
+def command(
+    source: str,
+    out: Path,
+    tp: int,
+    ranks: tuple[int, ...] | None,
+    drop: bool,
+    spec_file: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Cut a checkpoint into one safetensors file per rank.
+
+    SRC is a checkpoint directory, a Hugging Face model id, or a directory that convert wrote (to
+    change its tp). An interrupted run goes on where it stopped when the same command is given again.
+    OUT is complete when it holds tpspec.json. Tensors that no rank reads go to extras.safetensors.
+    """
+    from tpspec.cli.progress import progress
+    from tpspec.cli.tables import size
+    from tpspec.converters.convert import convert
+    from tpspec.converters.sources import open_source
+    from tpspec.resolve import resolve_layout
+
+    start = time.monotonic()
+    reader = open_source(source)
+    layout = resolve_layout(reader.checkpoint, tp, spec_file)
+    try:
+        with progress(quiet=quiet or as_json) as advance:
+            outcome = convert(reader, out, layout, ranks=ranks, drop=drop, progress=advance)
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on from here", err=True)
+        raise
+    seconds = time.monotonic() - start
+    if as_json:
+        report = {"out": str(out), "tp": tp, "spec": layout.spec, "seconds": round(seconds, 3)}
+        click.echo(json.dumps({**report, **outcome.as_json()}, indent=2))
+    elif not quiet:
+        for name in outcome.present:
+            click.echo(f"{name} was there already")
+        if outcome.written:
+            written = f"{len(outcome.written)} files, {size(outcome.bytes)}"
+            click.echo(f"wrote {written} in {seconds:.1f} s ({size(outcome.bytes / seconds)}/s)")
+        if outcome.missing:
+            click.echo(f"{out} is complete when these are there: {', '.join(outcome.missing)}")
+        else:
+            click.echo(f"{out} is complete; to check it: tpspec verify {out}")

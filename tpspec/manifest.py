@@ -1,0 +1,238 @@
+"""tpspec.json: what a pre-sharded directory holds, and how it becomes the checkpoint it was made from.
+
+The manifest is written last, so that its presence means that the directory is complete. It needs
+no spec to be read: it lists the cuts themselves, and the headers of the original files.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from tpspec import __version__, json_strict
+from tpspec.checkpoint import MANIFEST
+from tpspec.errors import Finding, TpspecError
+from tpspec.layout import Cut, Share
+from tpspec.regular_file import read_regular
+from tpspec.safetensors_header import MAX_HEADER
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+EXTRAS = "extras.safetensors"
+FORMAT = 1
+"""Version of the layout of the directory; a reader accepts its own only."""
+MAX_MANIFEST = 1 << 30
+NOT_CUT = -1
+"""In a source file's list of cuts: a tensor that no rank holds, whole in the extras file."""
+EDITED = "convert the checkpoint again into a new directory"
+
+
+def rank_file(rank: int, tp: int) -> str:
+    return f"model-rank-{rank:05}-of-{tp:05}.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file of the directory; `xxh3_128` is the hash that `xxhsum -H2` gives."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    name: str
+    size: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """A file of the original checkpoint, to be rebuilt.
+
+    `header` is its raw safetensors header (without the 8 length bytes) as base64 of zlib, `digest` the
+    XXH3-128 of the XXH3-128s of its tensors' bytes, and `cuts` says for each of its tensors, in
+    the order of their bytes, which of the manifest's cuts it has.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    name: str
+    size: int
+    digest: str
+    header: str
+    cuts: tuple[int, ...]
+
+    def raw_header(self) -> bytes:
+        """The header's bytes. Raises ValueError where they are damaged or absurdly many."""
+        try:
+            inflate = zlib.decompressobj()
+            header = inflate.decompress(base64.b64decode(self.header, validate=True), MAX_HEADER)
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        if not inflate.eof:
+            raise ValueError("the compressed header does not end where it should")
+        return header
+
+
+def pack_header(header: bytes) -> str:
+    """A raw header as a manifest holds it."""
+    return base64.b64encode(zlib.compress(header, 6)).decode()
+
+
+class SpecRecord(NamedTuple):
+    """The spec that made the cuts, and the hash of the layout that came out of it."""
+
+    name: str
+    layout: str
+
+
+class CutRecord(NamedTuple):
+    """A `Cut` as JSON: [dim, size, shares]."""
+
+    dim: int | None
+    size: int
+    shares: tuple[Share | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All of tpspec.json.
+
+    `padding` gives the real and the padded size of the tensors that are padded. `losses` says why
+    merging gives equal values but not the original files' bytes; empty where it gives the bytes.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    format: int
+    tpspec: str
+    spec: SpecRecord
+    tp: int
+    padding: dict[str, tuple[int, int]]
+    losses: tuple[str, ...]
+    index: str | None
+    sources: tuple[SourceRecord, ...]
+    cuts: tuple[CutRecord, ...]
+    ranks: tuple[FileRecord, ...]
+    extras: FileRecord | None
+    copied: tuple[FileRecord, ...]
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+    def own_files(self) -> tuple[FileRecord, ...]:
+        """The rank files and the extras file."""
+        return (*self.ranks, self.extras) if self.extras else self.ranks
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads and checks a directory's manifest. Raises TpspecError with all that is wrong."""
+    if not (directory / MANIFEST).exists():
+        raise TpspecError(
+            f"{directory} is not a complete pre-sharded directory",
+            [Finding(MANIFEST, "does not exist; it is written last, when every rank is there")],
+            remedy="run the tpspec convert that was to write it: it goes on where it stopped",
+        )
+    return parse_manifest(read_regular(directory / MANIFEST, MAX_MANIFEST, MANIFEST))
+
+
+def parse_manifest(text: bytes) -> Manifest:
+    """Checks a manifest's text by itself, without the files that it names."""
+    from pydantic import ValidationError
+
+    document = json_strict.loads(text, MANIFEST)
+    if document.get("format") != FORMAT:
+        writer = document.get("tpspec")
+        raise TpspecError(
+            f"{MANIFEST} has format {document.get('format')!r:.20}, written by tpspec {writer!r:.20}; "
+            f"tpspec {__version__} reads format {FORMAT} only",
+            remedy="use the tpspec that wrote it, or convert the checkpoint again",
+        )
+    try:
+        manifest = _adapter().validate_json(text, strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        findings = [Finding(".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults[:8]]
+    else:
+        findings = list(_findings(manifest))[:8]
+        if not findings:
+            return manifest
+    raise TpspecError(f"{MANIFEST} is damaged or was edited", findings, remedy=EDITED)
+
+
+@cache
+def _adapter() -> TypeAdapter[Manifest]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
+
+
+def _findings(manifest: Manifest) -> Iterator[Finding]:
+    tp = manifest.tp
+    if len(manifest.ranks) != tp:
+        yield Finding("ranks", f"{len(manifest.ranks)} rank files are listed for tp {tp}")
+        return
+    for rank, record in enumerate(manifest.ranks):
+        if record.name != rank_file(rank, tp):
+            yield Finding(f"ranks.{rank}", f"is called {record.name!r:.80}, not {rank_file(rank, tp)}")
+    if manifest.extras and manifest.extras.name != EXTRAS:
+        yield Finding("extras", f"is called {manifest.extras.name!r:.80}, not {EXTRAS}")
+    yield from _name_findings("sources", [source.name for source in manifest.sources], "/")
+    own = {MANIFEST, *(record.name for record in manifest.own_files())}
+    yield from _name_findings("copied", [record.name for record in manifest.copied], taken=own)
+    for record in (*manifest.own_files(), *manifest.copied):
+        if record.size < 0 or not _is_hash(record.xxh3_128):
+            yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
+    for number, row in enumerate(manifest.cuts):
+        if problem := _cut_problem(Cut(*row), tp):
+            yield Finding(f"cuts.{number}", problem)
+    for source in manifest.sources:
+        if not _is_hash(source.digest):
+            yield Finding(source.name, f"has no sound digest: {source.digest!r:.40}")
+        wrong = [number for number in source.cuts if not NOT_CUT <= number < len(manifest.cuts)]
+        if wrong:
+            yield Finding(source.name, f"uses cut {wrong[0]}; there are {len(manifest.cuts)} cuts")
+        if NOT_CUT in source.cuts and not manifest.extras:
+            yield Finding(source.name, f"has tensors in {EXTRAS}, which is not listed")
+
+
+def _name_findings(
+    where: str, names: list[str], forbidden: str = "", taken: Iterable[str] = ()
+) -> Iterator[Finding]:
+    """Names that are no plain relative paths, or stand twice."""
+    seen = set(taken)
+    for name in names:
+        path = PurePosixPath(name)
+        plain = name.isprintable() and "\\" not in name and path.parts and str(path) == name
+        if not plain or path.is_absolute() or ".." in path.parts or set(forbidden) & set(name):
+            yield Finding(where, f"{name!r:.80} is no name of a file inside the directory")
+        elif name in seen:
+            yield Finding(where, f"{name} stands twice")
+        seen.add(name)
+
+
+def _cut_problem(cut: Cut, tp: int) -> str:
+    """What keeps a cut from being merged; empty where nothing does."""
+    if cut.tp != tp:
+        return f"shares a dimension among {cut.tp} ranks, not {tp}"
+    if cut.size < 0 or (cut.dim is None and cut.size != 1) or (cut.dim is not None and cut.dim < 0):
+        return f"has dimension {cut.dim} of size {cut.size}"
+    for rank, share in enumerate(cut.shares):
+        held = [segment for segment in share or () if segment.source is not None]
+        if any(segment.length < 1 for segment in share or ()):
+            return f"gives rank {rank} a segment without a length"
+        if any((s.source or 0) < 0 or (s.source or 0) + s.length > cut.size for s in held):
+            return f"gives rank {rank} more than the {cut.size} indices that there are"
+        if any((a.source or 0) + a.length > (b.source or 0) for a, b in pairwise(held)):
+            return f"gives rank {rank} segments that are not in order"
+    for start, stop, count in cut.copies():
+        if not count:
+            return f"gives the indices {start} to {stop} to no rank"
+    return ""
+
+
+def _is_hash(text: str) -> bool:
+    return re.fullmatch("[0-9a-f]{32}", text) is not None

@@ -1,0 +1,187 @@
+"""A pre-sharded directory: one safetensors file per rank, checked before a byte is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpspec.checkpoint import MANIFEST
+from tpspec.config import read_config
+from tpspec.dtypes import nbytes
+from tpspec.errors import Finding, TpspecError
+from tpspec.layout import Cut, TensorLayout
+from tpspec.manifest import EDITED, NOT_CUT, FileRecord, Manifest, SourceRecord, read_manifest
+from tpspec.regular_file import open_regular
+from tpspec.safetensors_header import StoredFile, StoredTensor, parse_header, read_header
+
+HASH_BLOCK = 4 << 20
+MAX_FINDINGS = 8
+
+
+@dataclass(frozen=True)
+class Presharded:
+    """A directory that `tpspec convert` has completed.
+
+    `files` are the original checkpoint's files, as their headers described them; `tensors` says
+    how each tensor that ranks hold is cut, and `extras` names those that no rank holds.
+    """
+
+    directory: Path
+    manifest: Manifest
+    config: dict[str, Any]
+    files: tuple[StoredFile, ...]
+    tensors: Mapping[str, TensorLayout]
+    extras: tuple[str, ...]
+
+    @property
+    def tp(self) -> int:
+        return self.manifest.tp
+
+    @classmethod
+    def open(cls, directory: Path) -> Presharded:
+        """Reads the manifest and the config, but no rank file. Raises TpspecError with all faults."""
+        manifest = read_manifest(directory)
+        cuts = [Cut(*row) for row in manifest.cuts]
+        files: list[StoredFile] = []
+        tensors: dict[str, TensorLayout] = {}
+        extras: list[str] = []
+        findings: list[Finding] = []
+        for source in manifest.sources:
+            try:
+                file = _source_file(directory, source)
+            except TpspecError as error:
+                findings += error.findings
+                continue
+            files.append(file)
+            for tensor, number in zip(file.tensors, source.cuts, strict=True):
+                if tensor.name in tensors:
+                    findings.append(Finding(tensor.name, "is in two source files", place=file.name))
+                elif number == NOT_CUT:
+                    extras.append(tensor.name)
+                elif problem := _misfit(tensor, cuts[number]):
+                    findings.append(Finding(tensor.name, problem, place=file.name))
+                else:
+                    tensors[tensor.name] = TensorLayout(tensor.name, tensor.dtype, tensor.shape, cuts[number])
+        if findings:
+            raise TpspecError(f"{MANIFEST} is damaged or was edited", findings[:MAX_FINDINGS], remedy=EDITED)
+        return cls(
+            directory, manifest, read_config(directory / "config.json"), tuple(files), tensors, tuple(extras)
+        )
+
+    def rank_header(self, rank: int) -> StoredFile:
+        """A rank file's header, every tensor in it of the shape that its cut gives the rank."""
+        expected = {t.name: (t.dtype, t.local_shape(rank)) for t in self.tensors.values() if t.held_by(rank)}
+        return self._header(self.manifest.ranks[rank], expected, f"rank {rank} cannot be loaded")
+
+    def extras_header(self) -> StoredFile | None:
+        """The extras file's header, where there is such a file."""
+        record = self.manifest.extras
+        if record is None:
+            return None
+        names = set(self.extras)
+        stored = (tensor for file in self.files for tensor in file.tensors if tensor.name in names)
+        expected = {tensor.name: (tensor.dtype, tensor.shape) for tensor in stored}
+        return self._header(record, expected, f"{record.name} cannot be read")
+
+    def check_rank(self, rank: int, tp: int, *, hashes: bool = True) -> StoredFile:
+        """A rank's file, checked before it is loaded: tp, presence, size, hash, names, dtypes and shapes.
+
+        Raises TpspecError that names the rank and the file.
+        """
+        if tp != self.tp:
+            raise TpspecError(
+                f"{self.directory} was cut for tp {self.tp}, not for tp {tp}",
+                remedy=f"use {self.tp} ranks, or cut it again: tpspec convert {self.directory} OUT --tp {tp}",
+            )
+        header = self.rank_header(rank)
+        record = self.manifest.ranks[rank]
+        if hashes and (found := hash_file(self.directory / record.name)) != record.xxh3_128:
+            finding = Finding(record.name, f"has the hash {found}, the manifest {record.xxh3_128}")
+            raise TpspecError(f"rank {rank} cannot be loaded", [finding], remedy=EDITED)
+        return header
+
+    def _header(
+        self, record: FileRecord, expected: Mapping[str, tuple[str, tuple[int, ...]]], message: str
+    ) -> StoredFile:
+        findings = list(check_size(self.directory, record))
+        if not findings:
+            header = read_header(self.directory / record.name)
+            findings = list(_header_findings(header, expected))
+            if not findings:
+                return header
+        raise TpspecError(message, findings[:MAX_FINDINGS], remedy=EDITED)
+
+
+def check_size(directory: Path, record: FileRecord) -> Iterator[Finding]:
+    """Whether a file of a directory is there, in the directory, and as long as its record says."""
+    path = directory / record.name
+    real, home = os.path.realpath(path), os.path.realpath(directory)
+    if os.path.commonpath([real, home]) != home:
+        yield Finding(record.name, f"is a link out of the directory, to {real}")
+        return
+    try:
+        with open_regular(path, record.name) as file:
+            size = os.fstat(file.fileno()).st_size
+    except TpspecError as error:
+        yield from error.findings
+        return
+    if size != record.size:
+        yield Finding(record.name, f"has {size} bytes, the manifest says {record.size}")
+
+
+def hash_file(path: Path) -> str:
+    """XXH3-128 of a file's bytes, as `xxhsum -H2` gives it."""
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    buffer = bytearray(HASH_BLOCK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def _source_file(directory: Path, source: SourceRecord) -> StoredFile:
+    """A source file as its header in the manifest describes it."""
+    try:
+        header = source.raw_header()
+    except ValueError as error:
+        raise TpspecError(MANIFEST, [Finding(source.name, f"has a damaged header: {error}")]) from error
+    file = parse_header(directory / source.name, header, source.size)
+    if len(file.tensors) != len(source.cuts):
+        problem = f"has {len(file.tensors)} tensors, but {len(source.cuts)} cuts"
+        raise TpspecError(MANIFEST, [Finding(source.name, problem)])
+    return file
+
+
+def _misfit(tensor: StoredTensor, cut: Cut) -> str:
+    """Why a cut does not fit a tensor; empty where it does."""
+    dim = cut.dim
+    if dim is None:
+        return ""
+    if dim >= len(tensor.shape) or tensor.shape[dim] != cut.size:
+        return f"has the shape {list(tensor.shape)}, but a cut of dimension {dim} with size {cut.size}"
+    try:
+        nbytes(tensor.dtype, tensor.shape[dim + 1 :])
+    except ValueError as error:
+        return f"cannot be cut along dimension {dim}: {error}"
+    return ""
+
+
+def _header_findings(
+    file: StoredFile, expected: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> Iterator[Finding]:
+    found = {tensor.name: (tensor.dtype, tensor.shape) for tensor in file.tensors}
+    for name in sorted(expected.keys() - found.keys()):
+        yield Finding(name, "is missing", place=file.name)
+    for name in sorted(found.keys() - expected.keys()):
+        yield Finding(name, "does not belong to this rank", place=file.name)
+    for name in sorted(expected.keys() & found.keys()):
+        if found[name] != expected[name]:
+            (dtype, shape), (wanted_dtype, wanted) = found[name], expected[name]
+            problem = f"is {dtype} {list(shape)}, its cut gives {wanted_dtype} {list(wanted)}"
+            yield Finding(name, problem, place=file.name)
