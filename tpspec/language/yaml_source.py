@@ -22,7 +22,7 @@ MAX_DEPTH = 20
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Key = tuple[str | int, ...]
 
-_SCALARS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null")}
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,10 @@ def _refuse_references(text: str, where: str) -> None:
 
 def _construct(node: Any, key: Key, lines: dict[Key, int], findings: list[Finding], where: str) -> Any:
     lines[key] = node.start_mark.line + 1
+    if node.tag not in _TAGS:
+        problem = f"YAML tag {node.tag} is not allowed"
+        findings.append(Finding(".".join(map(str, key)), problem, f"{where}:{lines[key]}"))
+        return None
     if isinstance(node, yaml.SequenceNode):
         return [_construct(item, (*key, i), lines, findings, where) for i, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
@@ -104,9 +108,6 @@ def _construct(node: Any, key: Key, lines: dict[Key, int], findings: list[Findin
             result[name.value] = _construct(value, (*key, name.value), lines, findings, where)
             lines[(*key, name.value)] = line
         return result
-    if node.tag not in _SCALARS:
-        findings.append(Finding(node.value, f"YAML tag {node.tag} is not allowed", f"{where}:{lines[key]}"))
-        return None
     try:
         return yaml.constructor.SafeConstructor().construct_object(node)
     except (ValueError, OverflowError) as error:
