@@ -23,7 +23,10 @@ TOKEN = "hf_secret"
 
 
 class FakeHub(ThreadingHTTPServer):
-    """`sent` counts body bytes by file; `ranges`, `gated`, `private` and `failures` set its manners."""
+    """`sent` counts body bytes by file; the flags set its manners.
+
+    `failures` are statuses that the next requests get, `fail_once` is a file that gets one 503.
+    """
 
     daemon_threads = True
 
@@ -35,7 +38,9 @@ class FakeHub(ThreadingHTTPServer):
         self.ranges = True
         self.gated = False
         self.private = False
+        self.portal = False
         self.failures: list[int] = []
+        self.fail_once = ""
         self.lists_sizes = True
 
     @property
@@ -65,6 +70,11 @@ class Handler(BaseHTTPRequestHandler):
         hub.requests.append(f"{self.command} {path}")
         if hub.failures:
             self.refuse(hub.failures.pop(0), "")
+        elif hub.portal:
+            self.send("", 200, b"<html>Please log in</html>", {})
+        elif hub.fail_once and path.endswith(hub.fail_once):
+            hub.fail_once = ""
+            self.refuse(503, "")
         elif hub.private and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self.refuse(401, "RepoNotFound")
         elif match := re.fullmatch(rf"/api/models/{MODEL}(?:/(revision|tree)/(.+))?", path):

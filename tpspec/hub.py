@@ -42,9 +42,9 @@ def locate(text: str) -> Located:
     Raises TpspecError for anything else, and with all faults of the checkpoint.
     """
     path = Path(text)
-    if path.is_dir():
+    if text and path.is_dir():
         return _open(text, Directory(path))
-    if path.exists():
+    if text and path.exists():
         return _open_config(text, path)
     model = parse_id(text)
     from tpspec.hub_folder import cached_snapshot, is_complete, is_offline, open_folder

@@ -9,6 +9,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     OfflineModeIsEnabled,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
@@ -34,6 +35,9 @@ def _explain(error: Exception, model: ModelId) -> tuple[str, str]:
     host = constants.ENDPOINT
     login = "set HF_TOKEN or run `hf auth login`"
     match error:
+        case HFValidationError():
+            message = f"{model} is neither a path here nor the name of a model"
+            remedy = "check the spelling"
         case GatedRepoError():
             message = f"{model} is gated: its terms must be accepted first"
             remedy = f"accept them at {host}/{model.name}, then {login}"

@@ -74,13 +74,13 @@ class HubFolder:
             raise TpspecError(f"cannot read {name}", [finding])
 
     def headers(self, names: tuple[str, ...]) -> Headers:
-        with ThreadPoolExecutor(THREADS) as pool:
-            futures = [pool.submit(self._header, name) for name in names]
-            try:
-                for future in futures:
-                    yield future.result
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        pool = ThreadPoolExecutor(THREADS)
+        futures = [pool.submit(self._header, name) for name in names]
+        try:
+            for future in futures:
+                yield future.result
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _header(self, name: str) -> StoredFile:
         self.check(name)
@@ -136,7 +136,8 @@ def open_folder(model: ModelId) -> HubFolder:
 
 def cached_snapshot(model: ModelId) -> Directory | None:
     """The directory in the cache that holds the model's config."""
-    config = try_to_load_from_cache(model.name, CONFIG, revision=model.revision)
+    with hub_errors(model):
+        config = try_to_load_from_cache(model.name, CONFIG, revision=model.revision)
     return Directory(Path(config).parent) if isinstance(config, str) else None
 
 

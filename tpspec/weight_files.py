@@ -47,7 +47,7 @@ def find_weights(names: Collection[str], read: Callable[[str], bytes]) -> Weight
             return weights
         if single in names:
             return WeightFiles(form, (single,))
-        if form == "safetensors" and (found := sorted(n for n in names if n.endswith(".safetensors"))):
+        if form == "safetensors" and (found := sorted(filter(_is_safetensors, names))):
             if len(found) > 1:
                 _check_numbered(found)
             return WeightFiles(form, tuple(found))
@@ -112,6 +112,10 @@ def _indexed(form: Format, name: str, text: bytes) -> WeightFiles:
     if findings:
         raise _error(*findings)
     return WeightFiles(form, tuple(sorted(set(weight_map.values()))), name, text, weight_map)
+
+
+def _is_safetensors(name: str) -> bool:
+    return name.endswith(".safetensors") and not name.startswith(".")  # macOS leaves ._model.safetensors
 
 
 def _is_file_name(name: str, suffix: str) -> bool:

@@ -38,6 +38,12 @@ def test_one_file_of_another_name_is_a_checkpoint(tmp_path):
     assert [file.name for file in checkpoint.files] == ["weights.safetensors"]
 
 
+def test_a_hidden_file_is_not_taken_for_weights(tmp_path):
+    write_checkpoint(tmp_path, {"weights.safetensors": {"a": (2,)}})
+    (tmp_path / "._weights.safetensors").write_bytes(b"left by macOS")
+    assert list(open_checkpoint(tmp_path).tensors) == ["a"]
+
+
 def test_other_files_beside_model_safetensors_are_not_read(tmp_path):
     write_checkpoint(tmp_path, {"model.safetensors": {"a": (2,)}})
     (tmp_path / "consolidated.safetensors").write_bytes(b"not read")
