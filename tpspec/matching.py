@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import translate
 from typing import NamedTuple
 
@@ -24,8 +24,9 @@ class Match(NamedTuple):
 class Matcher:
     """Finds the rules of a spec by tensor name, one dictionary lookup per name."""
 
-    def __init__(self, spec: Spec, parameters: Collection[str]) -> None:
+    def __init__(self, spec: Spec, parameters: Collection[str], ranges: Mapping[str, range]) -> None:
         self.prefixes = spec.prefixes
+        self.ranges = ranges
         self.parameters = frozenset(parameters)
         self._exact: dict[str, list[PlacedRule]] = defaultdict(list)
         self._subtrees: list[tuple[re.Pattern[str], PlacedRule]] = []
@@ -45,19 +46,29 @@ class Matcher:
         )
 
     def matches(self, name: str) -> list[Match]:
-        """All rules that name the tensor; subtree rules only where no other does."""
+        """All rules that name the tensor; subtree rules only where no other does.
+
+        A rule whose ranges do not reach the tensor's numbers counts only where nothing else names it.
+        """
         found = [
             match
             for prefix in self.prefixes
             if name.startswith(prefix)
             for match in self._named(name.removeprefix(prefix), prefix)
         ]
-        return found or [
+        inside = [match for match in found if self._inside(match)]
+        if inside:
+            return inside
+        below = [
             match
             for prefix in self.prefixes
             if name.startswith(prefix)
             for match in self._below(name.removeprefix(prefix), prefix)
         ]
+        return [match for match in below if self._inside(match)] or found or below
+
+    def _inside(self, match: Match) -> bool:
+        return all(value in self.ranges[name] for name, value in match.binding)
 
     def _named(self, name: str, prefix: str) -> Iterator[Match]:
         skeleton, numbers = skeleton_of(name)

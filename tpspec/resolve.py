@@ -233,7 +233,7 @@ class _Resolver:
 
     def from_tensors(self, tensors: Mapping[str, StoredTensor]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
         """Every tensor under exactly one rule, every rule with its tensors."""
-        matcher = Matcher(self.spec, ("weight", *self.rules.stored.parameters))
+        matcher = Matcher(self.spec, ("weight", *self.rules.stored.parameters), self.faults.ranges)
         matched: list[tuple[StoredTensor, list[Match]]] = []
         ignored = []
         for name, tensor in tensors.items():
