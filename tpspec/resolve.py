@@ -199,7 +199,7 @@ def _check_groups(scope: ConfigScope, faults: Faults) -> None:
                 continue
             if grouped.units % groups.units:
                 numbers = f"{grouped.units} % {groups.units} = {grouped.units % groups.units}"
-                problem = f"{grouped.source} = {grouped.units} is no multiple of {groups.source}: {numbers}"
+                problem = f"{grouped.source} is no multiple of {groups.source}: {numbers}"
                 faults.add(f"axis {name}", problem, place, "is config.json of this checkpoint?")
 
 
@@ -209,6 +209,8 @@ class _Resolver:
         self.scope = scope
         self.rules = rules
         self.faults = faults
+        self.at_fault: set[tuple[int, tuple[int, ...]]] = set()
+        """Rules and bindings whose tensors were found wanting, and so are not absent."""
 
     def from_config(self) -> Iterator[Shared]:
         """Each rule once per way in which its meaning differs between layers."""
@@ -292,6 +294,7 @@ class _Resolver:
                 sharing = self.rules.sharing(match.placed, binding, parameter, tensor.shape)
             except (ExpressionError, RuleError) as error:
                 placed = match.placed
+                self.at_fault.add((id(placed), tuple(binding.values())))
                 self.faults.add(
                     placed.pattern, str(error), placed.place, _remedy(error), binding, match.parameter
                 )
@@ -300,6 +303,7 @@ class _Resolver:
         if len(found) == 1:
             return found[0]
         if len(found) > 1:
+            self.at_fault |= {(id(item.placed), tuple(item.binding.values())) for item in found}
             places = " and ".join(item.placed.place for item in found)
             self.faults.add(tensor.name, f"two rules name this tensor: {places}", tensor.file)
         elif outside:
@@ -356,9 +360,10 @@ class _Resolver:
             if not (required or present[id(placed)]):
                 continue
             for binding in self._expected(placed):
-                has = present[id(placed)].get(tuple(binding.values()))
+                values = tuple(binding.values())
+                has = present[id(placed)].get(values)
                 if has is None:
-                    if required:
+                    if required and (id(placed), values) not in self.at_fault:
                         self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
                 elif not placed.pattern.subtree and not (has & main):
                     problem = f"has {', '.join(sorted(has))} but no weight"

@@ -11,6 +11,7 @@ import click
 from tpspec.cli.arguments import json_option
 
 if TYPE_CHECKING:
+    from tpspec.language.schema import Axis, Rule
     from tpspec.language.spec import Spec
 
 EPILOG = """\b
@@ -84,20 +85,29 @@ def _print_spec(spec: Spec) -> None:
         click.echo(f"{click.style('ignore', dim=True)}  {', '.join(spec.ignore)}")
 
 
-def _axis(axis: Any) -> str:
+def _axis(axis: Axis) -> str:
     text = f"{axis.units} units" + (f" of {axis.width}" if axis.width else "")
     text += ", copied beyond" if axis.replicate else ""
     return text + (f", each for a group of {axis.groups}" if axis.groups else "")
 
 
-def _modifiers(rule: Any) -> str:
-    given = rule.model_dump(exclude_defaults=True, by_alias=True, exclude={rule.tag.replace("-", "_")})
-    return ", ".join(f"{key}: {_plain(value)}" for key, value in given.items())
+def _modifiers(rule: Rule) -> str:
+    from tpspec.language.tags import TAGS
+
+    fields = type(rule).model_fields
+    given = [
+        name for name in fields if name in rule.model_fields_set and (fields[name].alias or name) not in TAGS
+    ]
+    return ", ".join(f"{fields[name].alias or name}: {_plain(getattr(rule, name))}" for name in given)
 
 
 def _plain(value: Any) -> str:
+    from tpspec.language.schema import Norm
+
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, Norm):
+        return " ".join(filter(None, (value.kind, value.groups, value.gate)))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

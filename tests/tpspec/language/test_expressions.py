@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -86,7 +87,6 @@ def test_no_value_says_why(text: str, message: str) -> None:
     "text",
     [
         "__import__('os').system('true')",
-        "heads.__class__",
         "(lambda: 1)()",
         "[x for x in kinds]",
         "heads ** 99999999",
@@ -109,9 +109,12 @@ def test_no_value_says_why(text: str, message: str) -> None:
 )
 def test_what_is_not_in_the_language_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
-        value = parse(text)
-        assert value.evaluate(Scope()) is None  # attributes of a number are nothing, never Python's
-        raise ExpressionError("nothing")
+        parse(text)
+
+
+def test_attributes_are_keys_of_the_config_never_python_s() -> None:
+    assert parse("heads.__class__").evaluate(Scope()) is None
+    assert parse("attn.__class__").evaluate(Scope()) is None
 
 
 def test_free_names_and_axes_are_known() -> None:
@@ -129,7 +132,5 @@ def test_round_up_is_the_next_multiple(value: int, multiple: int) -> None:
 
 @given(st.text(alphabet="ab10+-*/%()[]., <>=!'\"_andorifelse", max_size=40))
 def test_any_text_has_a_value_or_an_expression_error(text: str) -> None:
-    try:
+    with suppress(ExpressionError):
         parse(text).evaluate(Scope())
-    except ExpressionError:
-        pass

@@ -38,8 +38,7 @@ def test_a_padded_number_is_another_name() -> None:
 )
 def test_malformed_names_are_refused(text: str) -> None:
     with pytest.raises(PatternError):
-        for name in expand(text):
-            compile_pattern(name)
+        expand(text)
 
 
 @pytest.mark.parametrize("text", ["a.*.b", "a.**.b", "a.b*", "a.{layer}1"])
