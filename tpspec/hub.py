@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpspec.checkpoint import Checkpoint, Directory, Folder, load
+from tpspec.checkpoint import Checkpoint, Directory, Folder, is_presharded, load
 from tpspec.config import CONFIG, parse_config, read_config
 from tpspec.errors import TpspecError
 from tpspec.weight_files import may_hold_weights
@@ -39,11 +39,12 @@ class Located:
 def locate(text: str) -> Located:
     """Opens a directory, a .json file, or `org/name[@revision]` from the cache or by its headers.
 
+    A pre-sharded directory stands for the checkpoint that it was made from.
     Raises TpspecError for anything else, and with all faults of the checkpoint.
     """
     path = Path(text)
     if text and path.is_dir():
-        return _open(text, Directory(path))
+        return _open_presharded(text, path) if is_presharded(path) else _open(text, Directory(path))
     if text and path.exists():
         return _open_config(text, path)
     model = parse_id(text)
@@ -82,6 +83,13 @@ def _open(name: str, folder: Folder) -> Located:
         return Located(name, parse_config(folder.read(CONFIG), CONFIG), None)
     checkpoint = load(folder)
     return Located(name, checkpoint.config, checkpoint)
+
+
+def _open_presharded(name: str, path: Path) -> Located:
+    from tpspec.presharded import Presharded
+
+    presharded = Presharded.open(path)
+    return Located(name, presharded.config, Checkpoint(path, presharded.config, presharded.files))
 
 
 def _open_config(name: str, path: Path) -> Located:

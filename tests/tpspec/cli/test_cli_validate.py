@@ -171,3 +171,10 @@ def test_the_schema_accepts_what_the_language_accepts(tpspec: Callable[..., Any]
     assert {"column", "row", "qkv-head", "merged", "vocab", "replicated"} <= schema["$defs"]["Rule"][
         "properties"
     ].keys()
+
+
+def test_a_pre_sharded_directory_stands_for_its_source(tpspec: Callable[..., Any], tmp_path: Path) -> None:
+    assert tpspec("convert", STORIES, tmp_path / "tp4", "--tp", "4").status == 0
+    shown = tpspec("show", tmp_path / "tp4", "--tp", "2").out
+    assert shown == tpspec("show", STORIES, "--tp", "2").out
+    assert "valid tp: 1, 2, 4" in tpspec("validate", tmp_path / "tp4").out
