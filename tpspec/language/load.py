@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tpspec.errors import TpspecError
 from tpspec.language.checks import complaints
 from tpspec.language.documents import SpecFile, read_spec_file
+from tpspec.language.expressions import Expression
 from tpspec.language.patterns import PatternError, compile_pattern, expand
 from tpspec.language.schema import Rule, Runtime
 from tpspec.language.spec import PlacedRule, Spec
@@ -71,7 +72,7 @@ def _merge(files: list[SpecFile]) -> Spec:
         ignore |= dict.fromkeys(content.ignore)
     runtime = Runtime(
         config=_layered(files, lambda c: c.runtime.config),
-        attributes=_layered(files, lambda c: c.runtime.attributes),
+        attributes=_attributes(files),
         slice=_layered(files, lambda c: c.runtime.slice),
         buffers=_layered(files, lambda c: c.runtime.buffers),
     )
@@ -106,6 +107,15 @@ def _layered(files: list[SpecFile], of: Callable[[Any], Mapping[str, T | None]])
     for file in files:
         merged |= of(file.content)
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def _attributes(files: list[SpecFile]) -> dict[str, dict[str, Expression]]:
+    """Attributes of each module, those of the bases and the file's own together."""
+    merged: dict[str, dict[str, Expression]] = {}
+    for file in files:
+        for module, attributes in file.content.runtime.attributes.items():
+            merged[module] = merged.get(module, {}) | attributes
+    return merged
 
 
 def _latest(files: list[SpecFile], of: Callable[[Any], T | None]) -> T | None:
