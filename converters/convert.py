@@ -6,16 +6,15 @@ them. Memory is the buffers that the strips are in, whatever the size of the mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from tpspec.checkpoint import MANIFEST
 from tpspec.converters.destination import check_destination, check_room
+from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
 from tpspec.converters.journal import Journal, changes, check_plan, clear_state, locked, read_record
 from tpspec.converters.open_files import AGAIN
 from tpspec.converters.originals import file_digests
@@ -23,20 +22,15 @@ from tpspec.converters.pipeline import Pipeline
 from tpspec.converters.plan import Conversion, plan
 from tpspec.converters.rank_writer import RankWriter
 from tpspec.converters.readers import Reader
-from tpspec.converters.strips import strips
 from tpspec.converters.targets import Target
 from tpspec.converters.write_manifest import copy_files, write_manifest
 from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Layout
 from tpspec.manifest import EDITED
 
-STRIP_BYTES = 4 << 20
 SYNC_BYTES = 512 << 20
 """How much is read between two points from which an interrupted run can go on."""
 WRITERS = 2
-
-Progress = Callable[[int, int], None]
-"""Told how many bytes are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +127,6 @@ def _write(
     digests = list(behind.digests)
     todo = conversion.visits[len(digests) :]
     total = sum(visit.nbytes for visit in conversion.visits)
-    done = marked = total - sum(visit.nbytes for visit in todo)
     count = min(WRITERS, len(journals))
     with ExitStack() as stack:
         writers = [RankWriter(journals[first::count]) for first in range(count)]
@@ -141,20 +134,14 @@ def _write(
             stack.callback(writer.close)
         pipeline = stack.enter_context(Pipeline(writers, strip_bytes))
         pipeline.submit(RankWriter.start, None)
+        feed = Feed(reader, pipeline, strip_bytes, total, progress)
+        feed.done = marked = total - sum(visit.nbytes for visit in todo)
         for number, visit in enumerate(todo, len(digests)):
-            digest = xxhash.xxh3_128()
-            for start, stop in strips(visit.layout.fold(), strip_bytes):
-                buffer = pipeline.buffer()
-                strip = buffer[: stop - start]
-                reader.read(visit.stored, start, strip)
-                digest.update(strip.data)
-                pipeline.submit(RankWriter.write, buffer, number, visit, start, strip)
-                done += strip.size
-                if progress:
-                    progress(done, total)
-            digests.append(digest.digest())
-            if done - marked >= sync_bytes:
-                marked = done
+            digests.append(
+                feed.tensor(visit.stored, visit.layout.fold(), RankWriter.write, number=number, visit=visit)
+            )
+            if feed.done - marked >= sync_bytes:
+                marked = feed.done
                 pipeline.submit(RankWriter.mark, None, tuple(digests))
         of_tensors = {v.stored.name: d for v, d in zip(conversion.visits, digests, strict=True)}
         of_files = file_digests(conversion.original.files, of_tensors)

@@ -36,7 +36,7 @@ class RankWriter:
             if not durable:
                 output.write(0, np.frombuffer(target.header, np.uint8))
 
-    def write(self, number: int, visit: Visit, start: int, strip: Bytes) -> None:
+    def write(self, start: int, strip: Bytes, number: int, visit: Visit) -> None:
         """Appends to each file its part of a strip of the visit's tensor."""
         layout = visit.layout
         fold = layout.fold()

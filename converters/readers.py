@@ -12,6 +12,7 @@ from tpspec.converters.open_files import OpenFiles, stamp
 from tpspec.converters.sinks import Bytes
 from tpspec.converters.strips import Block, blocks, clip, owners
 from tpspec.layout import Fold, TensorLayout
+from tpspec.manifest import EXTRAS
 from tpspec.presharded import Presharded
 
 
@@ -77,7 +78,7 @@ class PreshardedReader:
         self.checkpoint = Checkpoint(presharded.directory, presharded.config, presharded.files, index)
         self.losses = manifest.losses
         self._files = OpenFiles(presharded.directory)
-        numbers = {name: number for number, name in enumerate(presharded.tensors)}
+        numbers = {name: number for number, name in enumerate(presharded.layout.tensors)}
         self._numbers = numbers
         self._starts = [np.zeros(len(numbers), np.int64) for _ in range(presharded.tp)]
         for rank, starts in enumerate(self._starts):
@@ -88,9 +89,9 @@ class PreshardedReader:
 
     def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
         if tensor.name in self._extras:
-            self._files.read("extras.safetensors", self._extras[tensor.name] + start, out)
+            self._files.read(EXTRAS, self._extras[tensor.name] + start, out)
             return
-        layout = self.presharded.tensors[tensor.name]
+        layout = self.presharded.layout.tensors[tensor.name]
         fold = layout.fold()
         at = 0
         for block in blocks(fold, start, start + out.size):

@@ -36,9 +36,9 @@ def write_manifest(
     layout, original = conversion.layout, conversion.original
     numbers = number_cuts(conversion.visits, layout.tp)
     cuts: dict[int, Cut] = {}
-    of_tensor: dict[str, int] = {}
-    for visit, number in zip(conversion.visits, numbers, strict=True):
-        of_tensor[visit.stored.name] = number
+    of_tensor: dict[str, tuple[int, int]] = {}
+    for place, (visit, number) in enumerate(zip(conversion.visits, numbers, strict=True)):
+        of_tensor[visit.stored.name] = number, place
         cuts.setdefault(number, visit.layout.cut)
     cuts.pop(NOT_CUT, None)
     files = [
@@ -60,7 +60,8 @@ def write_manifest(
                 file.size,
                 digests[file.name],
                 pack_header(file.header),
-                tuple(of_tensor[tensor.name] for tensor in file.tensors),
+                tuple(of_tensor[tensor.name][0] for tensor in file.tensors),
+                tuple(of_tensor[tensor.name][1] for tensor in file.tensors),
             )
             for file in original.files
         ),

@@ -55,8 +55,9 @@ class SourceRecord:
     """A file of the original checkpoint, to be rebuilt.
 
     `header` is its raw safetensors header (without the 8 length bytes) as base64 of zlib, `digest` the
-    XXH3-128 of the XXH3-128s of its tensors' bytes, and `cuts` says for each of its tensors, in
-    the order of their bytes, which of the manifest's cuts it has.
+    XXH3-128 of the XXH3-128s of its tensors' bytes. For each of its tensors, in the order of their
+    bytes, `cuts` says which of the manifest's cuts it has, and `places` where it stands in the order
+    in which the rank files, and then the extras file, hold the tensors of all files.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -65,6 +66,7 @@ class SourceRecord:
     digest: str
     header: str
     cuts: tuple[int, ...]
+    places: tuple[int, ...]
 
     def raw_header(self) -> bytes:
         """The header's bytes. Raises ValueError where they are damaged or absurdly many."""
@@ -195,8 +197,13 @@ def _findings(manifest: Manifest) -> Iterator[Finding]:
         wrong = [number for number in source.cuts if not NOT_CUT <= number < len(manifest.cuts)]
         if wrong:
             yield Finding(source.name, f"uses cut {wrong[0]}; there are {len(manifest.cuts)} cuts")
-        if NOT_CUT in source.cuts and not manifest.extras:
-            yield Finding(source.name, f"has tensors in {EXTRAS}, which is not listed")
+        if len(source.cuts) != len(source.places):
+            yield Finding(source.name, f"has {len(source.cuts)} cuts, but {len(source.places)} places")
+    if any(NOT_CUT in source.cuts for source in manifest.sources) != bool(manifest.extras):
+        yield Finding("extras", f"{EXTRAS} is listed without tensors for it, or the other way round")
+    places = sorted(place for source in manifest.sources for place in source.places)
+    if places != list(range(len(places))):
+        yield Finding("sources", f"the places of the {len(places)} tensors are not 0 to {len(places) - 1}")
 
 
 def _name_findings(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tpspec.checkpoint import MANIFEST
-from tpspec.config import read_config
+from tpspec.config import CONFIG, read_config
 from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError
-from tpspec.layout import Cut, TensorLayout
+from tpspec.layout import Cut, Layout, TensorLayout
 from tpspec.manifest import EDITED, NOT_CUT, FileRecord, Manifest, SourceRecord, read_manifest
 from tpspec.regular_file import open_regular
 from tpspec.safetensors_header import StoredFile, StoredTensor, parse_header, read_header
@@ -25,55 +26,45 @@ MAX_FINDINGS = 8
 class Presharded:
     """A directory that `tpspec convert` has completed.
 
-    `files` are the original checkpoint's files, as their headers described them; `tensors` says
-    how each tensor that ranks hold is cut, and `extras` names those that no rank holds.
+    `files` are the original checkpoint's files, as their headers described them.
     """
 
     directory: Path
     manifest: Manifest
     config: dict[str, Any]
     files: tuple[StoredFile, ...]
-    tensors: Mapping[str, TensorLayout]
-    extras: tuple[str, ...]
+    layout: Layout
 
     @property
     def tp(self) -> int:
         return self.manifest.tp
 
+    @cached_property
+    def stored(self) -> dict[str, StoredTensor]:
+        """Every tensor of the original checkpoint by name."""
+        return {tensor.name: tensor for file in self.files for tensor in file.tensors}
+
     @classmethod
     def open(cls, directory: Path) -> Presharded:
         """Reads the manifest and the config, but no rank file. Raises TpspecError with all faults."""
         manifest = read_manifest(directory)
-        cuts = [Cut(*row) for row in manifest.cuts]
         files: list[StoredFile] = []
-        tensors: dict[str, TensorLayout] = {}
-        extras: list[str] = []
         findings: list[Finding] = []
         for source in manifest.sources:
             try:
-                file = _source_file(directory, source)
+                files.append(_source_file(directory, source))
             except TpspecError as error:
                 findings += error.findings
-                continue
-            files.append(file)
-            for tensor, number in zip(file.tensors, source.cuts, strict=True):
-                if tensor.name in tensors:
-                    findings.append(Finding(tensor.name, "is in two source files", place=file.name))
-                elif number == NOT_CUT:
-                    extras.append(tensor.name)
-                elif problem := _misfit(tensor, cuts[number]):
-                    findings.append(Finding(tensor.name, problem, place=file.name))
-                else:
-                    tensors[tensor.name] = TensorLayout(tensor.name, tensor.dtype, tensor.shape, cuts[number])
+        if not findings:
+            findings = list(_misfits(manifest, files))
         if findings:
             raise TpspecError(f"{MANIFEST} is damaged or was edited", findings[:MAX_FINDINGS], remedy=EDITED)
-        return cls(
-            directory, manifest, read_config(directory / "config.json"), tuple(files), tensors, tuple(extras)
-        )
+        config = read_config(directory / CONFIG)
+        return cls(directory, manifest, config, tuple(files), _layout(manifest, files))
 
     def rank_header(self, rank: int) -> StoredFile:
         """A rank file's header, every tensor in it of the shape that its cut gives the rank."""
-        expected = {t.name: (t.dtype, t.local_shape(rank)) for t in self.tensors.values() if t.held_by(rank)}
+        expected = {t.name: (t.dtype, t.local_shape(rank)) for t in self.layout.of_rank(rank)}
         return self._header(self.manifest.ranks[rank], expected, f"rank {rank} cannot be loaded")
 
     def extras_header(self) -> StoredFile | None:
@@ -81,9 +72,8 @@ class Presharded:
         record = self.manifest.extras
         if record is None:
             return None
-        names = set(self.extras)
-        stored = (tensor for file in self.files for tensor in file.tensors if tensor.name in names)
-        expected = {tensor.name: (tensor.dtype, tensor.shape) for tensor in stored}
+        extras = (self.stored[name] for name in self.layout.extras)
+        expected = {tensor.name: (tensor.dtype, tensor.shape) for tensor in extras}
         return self._header(record, expected, f"{record.name} cannot be read")
 
     def check_rank(self, rank: int, tp: int, *, hashes: bool = True) -> StoredFile:
@@ -158,6 +148,19 @@ def _source_file(directory: Path, source: SourceRecord) -> StoredFile:
     return file
 
 
+def _misfits(manifest: Manifest, files: Sequence[StoredFile]) -> Iterator[Finding]:
+    """Tensors whose cuts do not fit them, and those that stand in two files."""
+    cuts = [Cut(*row) for row in manifest.cuts]
+    seen: set[str] = set()
+    for source, file in zip(manifest.sources, files, strict=True):
+        for tensor, number in zip(file.tensors, source.cuts, strict=True):
+            if tensor.name in seen:
+                yield Finding(tensor.name, "is in two source files", place=file.name)
+            elif number != NOT_CUT and (problem := _misfit(tensor, cuts[number])):
+                yield Finding(tensor.name, problem, place=file.name)
+            seen.add(tensor.name)
+
+
 def _misfit(tensor: StoredTensor, cut: Cut) -> str:
     """Why a cut does not fit a tensor; empty where it does."""
     dim = cut.dim
@@ -170,6 +173,22 @@ def _misfit(tensor: StoredTensor, cut: Cut) -> str:
     except ValueError as error:
         return f"cannot be cut along dimension {dim}: {error}"
     return ""
+
+
+def _layout(manifest: Manifest, files: Sequence[StoredFile]) -> Layout:
+    """The Layout that the directory was made by."""
+    cuts = [Cut(*row) for row in manifest.cuts]
+    placed: list[tuple[int, int, StoredTensor]] = []
+    for source, file in zip(manifest.sources, files, strict=True):
+        placed += zip(source.places, source.cuts, file.tensors, strict=True)
+    placed.sort(key=lambda item: item[0])
+    held = {
+        tensor.name: TensorLayout(tensor.name, tensor.dtype, tensor.shape, cuts[number])
+        for _, number, tensor in placed
+        if number != NOT_CUT
+    }
+    extras = tuple(tensor.name for _, number, tensor in placed if number == NOT_CUT)
+    return Layout(manifest.tp, manifest.spec.name, held, extras)
 
 
 def _header_findings(
@@ -185,3 +204,5 @@ def _header_findings(
             (dtype, shape), (wanted_dtype, wanted) = found[name], expected[name]
             problem = f"is {dtype} {list(shape)}, its cut gives {wanted_dtype} {list(wanted)}"
             yield Finding(name, problem, place=file.name)
+    if not set(found) ^ set(expected) and list(found) != list(expected):
+        yield Finding(file.name, "holds its tensors in another order than the manifest says")

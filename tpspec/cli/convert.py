@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,28 +20,25 @@ Examples:
 """
 
 
-class RankList(click.ParamType[tuple[int, ...]]):
-    """Ranks as `0-3` or `0,2,5-7`."""
-
-    name = "RANKS"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        ranks: set[int] = set()
-        for part in str(value).split(","):
-            first, dash, last = part.partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-                self.fail(f"'{value}' is not a list of ranks such as 0-3 or 0,2,5-7", param, ctx)
-            ranks |= set(range(int(first), int(last or first) + 1))
-        return tuple(sorted(ranks))
+def rank_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Parses `0-3` or `0,2,5-7`."""
+    if value is None:
+        return None
+    ranks: set[int] = set()
+    for part in value.split(","):
+        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise click.BadParameter(f"'{value}' is not a list of ranks such as 0-3 or 0,2,5-7")
+        ranks.update(range(first, last + 1))
+    return tuple(sorted(ranks))
 
 
 @click.command("convert", epilog=EPILOG)
 @click.argument("source", metavar="SRC")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @tp_option(required=True)
-@click.option("--ranks", type=RankList(), help="Write these ranks only: 0-3, or 0,2,5-7.")
+@click.option("--ranks", callback=rank_list, metavar="RANKS", help="Write these ranks only: 0-3, or 0,2,5-7.")
 @click.option("--drop", is_flag=True, help="Leave out the tensors that no rank reads.")
 @spec_option
 @json_option

@@ -1,0 +1,53 @@
+"""`tpspec verify`: whether a pre-sharded directory is what it should be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from tpspec.cli.arguments import json_option
+
+EPILOG = """\b
+Examples:
+  tpspec verify ./Llama-3-70B-tp8
+  tpspec verify ./Llama-3-70B-tp8 --against ./Llama-3-70B
+  tpspec verify ./Llama-3-70B-tp8 --json
+"""
+
+
+@click.command("verify", epilog=EPILOG)
+@click.argument("directory", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--against", metavar="SRC", help="Compare every byte with the checkpoint that was cut.")
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing where all is well.")
+@click.pass_context
+def command(ctx: click.Context, directory: Path, against: str | None, as_json: bool, quiet: bool) -> None:
+    """Check a directory that convert wrote: names, sizes, headers, and every byte of every rank.
+
+    By itself the directory is compared with its manifest: hashes, whether the ranks together give the
+    original tensors, whether copies agree and padding is zeros. Everything that is wrong is listed.
+    """
+    from tpspec.cli.progress import progress
+    from tpspec.cli.tables import size
+    from tpspec.converters.sources import open_source
+    from tpspec.converters.verify import verify
+    from tpspec.errors import TpspecError
+
+    reader = open_source(against) if against else None
+    with progress(quiet=quiet or as_json) as advance:
+        checked = verify(directory, reader, progress=advance)
+    if as_json:
+        click.echo(json.dumps({"ok": not checked.findings, **asdict(checked)}, indent=2))
+        ctx.exit(1 if checked.findings else 0)
+    if checked.findings:
+        raise TpspecError(
+            f"{directory} is not what convert wrote",
+            checked.findings,
+            remedy="remove it and convert again",
+        )
+    if not quiet:
+        what = f"{checked.files} files, {checked.tensors} tensors, {size(checked.bytes)}"
+        click.echo(f"{directory} is sound: {what}" + (f", the same as {against}" if against else ""))
