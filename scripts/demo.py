@@ -46,7 +46,7 @@ def main() -> None:
     run(f"tpspec merge {SHARDED} {MERGED}")
 
     say("The same files?")
-    compare_weights()
+    compare_files()
 
 
 def make_checkpoint() -> None:
@@ -78,14 +78,16 @@ def make_checkpoint() -> None:
     unfinished.rename(MODEL)
 
 
-def compare_weights() -> None:
-    """Prints the sha256 of each weight file beside that of its merged twin; exits 1 where they differ."""
-    names = sorted(path.name for path in MODEL.glob("*.safetensors*"))
-    pairs = {name: (sha256(MODEL / name), sha256(MERGED / name)) for name in names}
-    for name, (original, merged) in pairs.items():
-        print(f"  {name}  {original[:16]}…  {'same' if original == merged else f'DIFFERS: {merged[:16]}…'}")
-    if any(original != merged for original, merged in pairs.values()):
-        sys.exit(f"{MERGED} is not what {MODEL} was")
+def compare_files() -> None:
+    """Prints each file's sha256 and whether its merged twin has the same; exits 1 where one has not."""
+    names = sorted(path.name for path in MODEL.iterdir())
+    differing = 0
+    for name in names:
+        original, merged = sha256(MODEL / name), sha256(MERGED / name)
+        print(f"  {name:34} {original}  {'same' if original == merged else f'not {merged}'}")
+        differing += original != merged
+    if differing:
+        sys.exit(f"{differing} files of {MERGED} are not what they were in {MODEL}")
     say(f"{MERGED} is {MODEL}, byte for byte.")
 
 
