@@ -26,6 +26,7 @@ from tpspec.safetensors_header import encode_header
 
 Array = np.ndarray
 Arrays = Mapping[str, Array]
+Shapes = Mapping[str, tuple[int, ...]]
 DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "F8_E4M3"}
 """numpy dtype → what it stands for in a file: numpy itself has no bfloat16 and no float8."""
 ONE = "model.safetensors"
@@ -136,7 +137,7 @@ def rank_path(out: Path, rank: int, tp: int) -> Path:
 def checkpoint(
     folder: Path,
     config: Mapping[str, object],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Shapes,
     *,
     spec: str = "",
     given: Arrays | None = None,
@@ -159,7 +160,22 @@ def spec_file(folder: Path, text: str) -> Path:
     return path
 
 
-def numbered(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+def repeated(prefix: str, count: int, block: Shapes) -> dict[str, tuple[int, ...]]:
+    """The tensors of a block, for each of `count` layers."""
+    return {f"{prefix}.{layer}.{name}": shape for layer in range(count) for name, shape in block.items()}
+
+
+def linear(name: str, out: int, into: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a linear with a bias."""
+    return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+
+
+def norm(name: str, size: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a LayerNorm with a bias."""
+    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
+
+
+def numbered(shapes: Shapes) -> dict[str, Array]:
     """Float32 tensors that count 1, 2, 3… from one to the next."""
     tensors, start = {}, 1
     for name, shape in shapes.items():
@@ -176,7 +192,9 @@ def save(path: Path, tensors: Arrays) -> None:
     for name, array in tensors.items():
         start, stop = stop, stop + array.nbytes
         entries.append((name, DTYPES[array.dtype.name], array.shape, start, stop))
-    path.write_bytes(encode_header(entries, {"format": "pt"}) + b"".join(a.tobytes() for a in tensors.values()))
+    path.write_bytes(
+        encode_header(entries, {"format": "pt"}) + b"".join(a.tobytes() for a in tensors.values())
+    )
 
 
 def load(path: Path) -> dict[str, Array]:
@@ -268,27 +286,26 @@ def llama_shapes(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     )
     width = int(str(config.get("head_dim") or hidden // heads))
     kv = int(str(config.get("num_key_value_heads") or heads))
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
-    for layer in range(int(str(config["num_hidden_layers"]))):
-        block = {
-            "self_attn.q_proj": (heads * width, hidden),
-            "self_attn.k_proj": (kv * width, hidden),
-            "self_attn.v_proj": (kv * width, hidden),
-            "self_attn.o_proj": (hidden, heads * width),
-            "mlp.gate_proj": (ffn, hidden),
-            "mlp.up_proj": (ffn, hidden),
-            "mlp.down_proj": (hidden, ffn),
-            "input_layernorm": (hidden,),
-            "post_attention_layernorm": (hidden,),
-        }
-        shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in block.items()}
+    block = {
+        "self_attn.q_proj.weight": (heads * width, hidden),
+        "self_attn.k_proj.weight": (kv * width, hidden),
+        "self_attn.v_proj.weight": (kv * width, hidden),
+        "self_attn.o_proj.weight": (hidden, heads * width),
+        "mlp.gate_proj.weight": (ffn, hidden),
+        "mlp.up_proj.weight": (ffn, hidden),
+        "mlp.down_proj.weight": (hidden, ffn),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+    shapes = {"model.embed_tokens.weight": (vocab, hidden)}
+    shapes |= repeated("model.layers", int(str(config["num_hidden_layers"])), block)
     shapes["model.norm.weight"] = (hidden,)
     if not config.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (vocab, hidden)
     return shapes
 
 
-def llama(folder: Path, extra: Mapping[str, tuple[int, ...]] | None = None, **values: object) -> Tiny:
+def llama(folder: Path, extra: Shapes | None = None, **values: object) -> Tiny:
     """A small Llama, its config changed by `values`, with `extra` tensors."""
     config = llama_config(**values)
     return checkpoint(folder, config, {**llama_shapes(config), **(extra or {})})

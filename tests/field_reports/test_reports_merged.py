@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_checkpoints import checkpoint, llama_config, llama_shapes, names
+from tiny_checkpoints import checkpoint, linear, llama_config, llama_shapes, names
 
 MERGED = """
 hidden: hidden_size
@@ -53,7 +53,10 @@ modules:
     config = llama_config(intermediate_size=4, num_hidden_layers=2)
     shapes = llama_shapes(config)
     for layer in range(2):
-        del shapes[f"model.layers.{layer}.mlp.gate_proj.weight"], shapes[f"model.layers.{layer}.mlp.up_proj.weight"]
+        del (
+            shapes[f"model.layers.{layer}.mlp.gate_proj.weight"],
+            shapes[f"model.layers.{layer}.mlp.up_proj.weight"],
+        )
         shapes[f"model.layers.{layer}.mlp.gate_up_proj.weight"] = (8, 16)
     model = checkpoint(tmp_path / "model", config, shapes, spec=spec)
     ranks = model.cut(2)
@@ -97,3 +100,84 @@ modules:
     parts = f"{names('Q K', 2)} {names('V', 4)}"
     assert model.held(ranks, "mixer.conv1d.weight", parts, width) == ["Q0 K0 V0 V1", "Q1 K1 V2 V3"]
     assert "linear_num_key_heads = 2: 2 % 4 = 2" in model.refusal(4)
+
+
+MIXER = "backbone.layers.0.mixer"
+
+
+def nemotron(tmp_path, heads, groups):
+    """A Nemotron-H of a Mamba-2 layer and an attention layer: Mamba heads of width 2, a state of 3."""
+    config = {
+        "model_type": "nemotron_h",
+        "hidden_size": 4,
+        "num_hidden_layers": 2,
+        "hybrid_override_pattern": "M*",
+        "mamba_num_heads": heads,
+        "mamba_head_dim": 2,
+        "n_groups": groups,
+        "ssm_state_size": 3,
+        "conv_kernel": 4,
+        "num_attention_heads": 60,
+        "num_key_value_heads": 60,
+        "head_dim": 1,
+        "intermediate_size": 60,
+        "vocab_size": 60,
+    }
+    inner, state = 2 * heads, 3 * groups
+    shapes = {
+        "backbone.embeddings.weight": (60, 4),
+        "backbone.layers.0.norm.weight": (4,),
+        f"{MIXER}.in_proj.weight": (2 * inner + 2 * state + heads, 4),
+        **linear(f"{MIXER}.conv1d", inner + 2 * state, 1),
+        **{f"{MIXER}.{name}": (heads,) for name in ("A_log", "D", "dt_bias")},
+        f"{MIXER}.norm.weight": (inner,),
+        f"{MIXER}.out_proj.weight": (4, inner),
+        "backbone.layers.1.norm.weight": (4,),
+        **{f"backbone.layers.1.mixer.{name}_proj.weight": (60, 4) for name in "qkv"},
+        "backbone.layers.1.mixer.o_proj.weight": (4, 60),
+        "backbone.norm_f.weight": (4,),
+        "lm_head.weight": (60, 4),
+    }
+    shapes[f"{MIXER}.conv1d.weight"] = (inner + 2 * state, 1, 4)
+    return checkpoint(tmp_path / "model", config, shapes)
+
+
+WIDTHS = {"z": 2, "x": 2, "B": 3, "C": 3, "t": 1}
+
+
+def test_the_one_group_of_mamba_2_is_whole_on_every_rank(tmp_path):
+    """(vllm-project/vllm#13660) With n_groups 1, B and C cannot be cut beside the heads."""
+    model = nemotron(tmp_path, heads=4, groups=1)
+    ranks = model.cut(2)
+    assert model.held(
+        ranks, f"{MIXER}.in_proj.weight", f"{names('z x', 4)} B0 C0 {names('t', 4)}", WIDTHS
+    ) == [
+        "z0 z1 x0 x1 B0 C0 t0 t1",
+        "z2 z3 x2 x3 B0 C0 t2 t3",
+    ]
+    for parameter in ("weight", "bias"):
+        units = f"{names('x', 4)} B0 C0"
+        found = model.held(ranks, f"{MIXER}.conv1d.{parameter}", units, WIDTHS)
+        assert found == ["x0 x1 B0 C0", "x2 x3 B0 C0"]
+
+
+def test_groups_go_where_their_heads_go(tmp_path):
+    """(vllm-project/vllm#13660) 2 groups of 4 heads: at tp 4 a rank has one head and its group."""
+    model = nemotron(tmp_path, heads=4, groups=2)
+    units = f"{names('z x', 4)} {names('B C', 2)} {names('t', 4)}"
+    assert model.held(model.cut(4), f"{MIXER}.in_proj.weight", units, WIDTHS) == [
+        "z0 x0 B0 C0 t0",
+        "z1 x1 B0 C0 t1",
+        "z2 x2 B1 C1 t2",
+        "z3 x3 B1 C1 t3",
+    ]
+
+
+def test_groups_that_ranks_cannot_share_are_an_error_naming_the_mixer(tmp_path):
+    """(vllm-project/vllm#13660) 15 heads fit 5 ranks, but their 3 groups do not."""
+    said = nemotron(tmp_path, heads=15, groups=3).refusal(5)
+    for name in ("in_proj", "conv1d"):
+        assert f"layers.0.mixer.{name}: merged" in said
+    assert "n_groups = 3: 5 % 3 = 2" in said
+    assert "out_proj" not in said
+    assert "layers.1" not in said

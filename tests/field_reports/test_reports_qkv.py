@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_checkpoints import checkpoint, llama_config, llama_shapes, names
+from tiny_checkpoints import checkpoint, linear, llama_config, llama_shapes, names, norm, repeated
 
 ATTENTION = """
 let: {num_key_value_heads: num_key_value_heads or num_attention_heads}
@@ -90,7 +90,9 @@ def test_a_fused_matrix_that_no_rule_names_is_an_error_not_cut_somehow(tmp_path)
 def test_a_fused_matrix_under_a_rule_for_queries_alone_is_an_error(tmp_path, rule):
     """(deepspeedai/DeepSpeed#3844) 24 rows of q, k and v are not the 8 of the queries."""
     said = attention(tmp_path, rule).refusal(2)
-    assert "attn.c_attn.weight: shape [24, 8] has 24 in dimension 0, but config.json makes it 8 (4 × 2" in said
+    assert (
+        "attn.c_attn.weight: shape [24, 8] has 24 in dimension 0, but config.json makes it 8 (4 × 2" in said
+    )
 
 
 def test_a_bias_of_grouped_heads_need_not_be_divisible_by_three(tmp_path):
@@ -114,3 +116,99 @@ def test_groups_stored_one_after_another_are_cut_between_groups(tmp_path):
     assert fused(model, 2, units) == ["q0 q1 q2 q3 k0 v0", "q4 q5 q6 q7 k1 v1"]
     copied = ["q0 q1 k0 v0", "q2 q3 k0 v0", "q4 q5 k1 v1", "q6 q7 k1 v1"]
     assert fused(model, 4, units) == copied
+
+
+def test_bloom_is_cut_head_by_head(tmp_path):
+    """(deepspeedai/DeepSpeed#3844) The built-in spec knows BLOOM's layout."""
+    config = {"model_type": "bloom", "hidden_size": 8, "n_head": 4, "n_layer": 1, "vocab_size": 16}
+    block = {
+        **norm("input_layernorm", 8),
+        **linear("self_attention.query_key_value", 24, 8),
+        **linear("self_attention.dense", 8, 8),
+        **norm("post_attention_layernorm", 8),
+        **linear("mlp.dense_h_to_4h", 32, 8),
+        **linear("mlp.dense_4h_to_h", 8, 32),
+    }
+    shapes = {
+        "word_embeddings.weight": (16, 8),
+        **norm("word_embeddings_layernorm", 8),
+        **repeated("h", 1, block),
+        **norm("ln_f", 8),
+    }
+    model = checkpoint(tmp_path / "model", config, shapes)
+    ranks = model.cut(2)
+    units = " ".join(f"q{i} k{i} v{i}" for i in range(4))
+    for parameter in ("weight", "bias"):
+        found = model.held(ranks, f"h.0.self_attention.query_key_value.{parameter}", units, 2)
+        assert found == ["q0 k0 v0 q1 k1 v1", "q2 k2 v2 q3 k3 v3"]
+
+
+FALCON = "transformer.h.0.self_attention.query_key_value"
+
+
+def falcon(tmp_path, rows=24, **values):
+    """A small Falcon-40B: 8 heads of width 2 in groups, one layer."""
+    config = {
+        "model_type": "falcon",
+        "hidden_size": 16,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 1,
+        "vocab_size": 16,
+        "new_decoder_architecture": True,
+        **values,
+    }
+    block = {
+        "self_attention.query_key_value.weight": (rows, 16),
+        "self_attention.dense.weight": (16, 16),
+        "mlp.dense_h_to_4h.weight": (64, 16),
+        "mlp.dense_4h_to_h.weight": (16, 64),
+        **norm("ln_attn", 16),
+        **norm("ln_mlp", 16),
+    }
+    shapes = {
+        "transformer.word_embeddings.weight": (16, 16),
+        **repeated("transformer.h", 1, block),
+        **norm("transformer.ln_f", 16),
+    }
+    return checkpoint(tmp_path / "model", config, shapes)
+
+
+@pytest.mark.parametrize("key", ["num_kv_heads", "n_head_kv"])
+def test_falcon_is_cut_by_groups_under_either_key_of_its_kv_heads(tmp_path, key):
+    """(deepspeedai/DeepSpeed#4654) The KV count moved from n_head_kv to num_kv_heads."""
+    model = falcon(tmp_path, **{key: 2})
+    units = "q0 q1 q2 q3 k0 v0 q4 q5 q6 q7 k1 v1"
+    found = model.held(model.cut(2), f"{FALCON}.weight", units, 2)
+    assert found == ["q0 q1 q2 q3 k0 v0", "q4 q5 q6 q7 k1 v1"]
+
+
+def test_falcon_without_a_count_of_kv_heads_does_not_become_multi_head(tmp_path):
+    """(deepspeedai/DeepSpeed#4654) A key that is missing is no default of one KV head per query head."""
+    said = falcon(tmp_path).refusal(2)
+    assert f"{FALCON}.weight: config.json has no num_kv_heads or n_head_kv" in said
+
+
+def test_falcon_7b_copies_its_one_kv_head_to_every_rank(tmp_path):
+    """(predibase/lorax#120) [all queries | k | v]: a cut into equal pieces gives rank 0 queries alone."""
+    old = {"multi_query": True, "new_decoder_architecture": False, "num_ln_in_parallel_attn": 2}
+    model = falcon(tmp_path, rows=20, **old)
+    found = model.held(model.cut(4), f"{FALCON}.weight", f"{names('q', 8)} k0 v0", 2)
+    assert found == ["q0 q1 k0 v0", "q2 q3 k0 v0", "q4 q5 k0 v0", "q6 q7 k0 v0"]
+
+
+def test_a_model_with_both_kinds_of_fused_matrices_is_cut_part_by_part(tmp_path):
+    """(NVIDIA-NeMo/Automodel#1324) Phi-3 fuses q, k, v as well as gate, up; both were cut as one column."""
+    config = llama_config(model_type="phi3", num_key_value_heads=4, intermediate_size=4)
+    shapes = {
+        name: shape
+        for name, shape in llama_shapes(config).items()
+        if not any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))
+    }
+    qkv, gate_up = "model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.mlp.gate_up_proj.weight"
+    model = checkpoint(tmp_path / "model", config, {**shapes, qkv: (32, 16), gate_up: (8, 16)})
+    ranks = model.cut(2)
+    assert model.held(ranks, qkv, f"{names('q', 8)} {names('k v', 4)}", 2) == [
+        "q0 q1 q2 q3 k0 k1 v0 v1",
+        "q4 q5 q6 q7 k2 k3 v2 v3",
+    ]
+    assert model.held(ranks, gate_up, names("g u", 4)) == ["g0 g1 u0 u1", "g2 g3 u2 u3"]
