@@ -2,6 +2,7 @@
 # make test    from nothing: everything that CI runs
 # make check   format, lint and types;  make fix  repairs what ruff can
 # make index   after a spec was added: which model types it answers to
+# make readme  after an output changed: what the README's commands print now
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -9,7 +10,7 @@ WORKERS ?= 2
 TEST := .venv-test
 DEMO := .venv-demo
 
-.PHONY: test check fix index demo clean
+.PHONY: test check fix index readme demo clean
 .NOTPARALLEL:
 
 test:
@@ -28,6 +29,9 @@ fix: $(TEST)/ready
 
 index: $(TEST)/ready
 	$(TEST)/bin/python scripts/make_index.py
+
+readme: $(TEST)/ready
+	$(TEST)/bin/python scripts/readme.py
 
 demo: $(DEMO)/ready
 	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" python scripts/demo.py
