@@ -1,0 +1,112 @@
+"""The built-in specs, held against models that transformers builds from its own config classes."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+from tiny_models import SPEC_NAMES, VARIANTS, Variant, variants_of
+
+from tpspec.language.registry import BUILT_IN, built_in_index, make_index, spec_named
+from tpspec.layout import Layout
+from tpspec.resolve import Resolution, resolve
+from tpspec.scope import ConfigScope
+
+SIZES = (2, 4, 8)
+MAX_LINES = 60
+
+SAID_BY_CONFIG = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
+"""Sizes for which a spec knows two spellings, and no default: without them there is no model."""
+
+variants = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+specs = pytest.mark.parametrize("name", SPEC_NAMES)
+
+
+@cache
+def resolved(variant: Variant) -> Resolution:
+    checkpoint = variant.checkpoint
+    return resolve(variant.spec, checkpoint.config, checkpoint.tensors)
+
+
+@cache
+def layout(variant: Variant, tp: int) -> Layout:
+    return resolved(variant).layout(tp)
+
+
+@variants
+def test_every_tensor_has_one_rule_and_every_rule_its_tensors(variant):
+    assert resolved(variant).findings == ()
+
+
+@variants
+def test_the_config_alone_gives_the_same_tp_sizes(variant):
+    alone = resolve(variant.spec, variant.checkpoint.config)
+    assert alone.findings == ()
+    assert alone.valid_tp == resolved(variant).valid_tp == (1, 2, 4, 8)
+    assert dict(alone.copied_above) == dict(resolved(variant).copied_above)
+
+
+@pytest.mark.parametrize("tp", SIZES)
+@variants
+def test_each_index_is_held_once_or_as_often_as_its_units_are_copied(variant, tp):
+    sharings = {item.tensor.name: item.sharing for item in resolved(variant).shared}
+    for name, tensor in layout(variant, tp).tensors.items():
+        sharing, cut = sharings[name], tensor.cut
+        parts = [part.axis.copies(tp) if part.axis else tp for part in sharing.parts]
+        allowed = set(parts) if cut.dim is not None else {1 if sharing.once else tp}
+        assert {count for _, _, count in cut.copies()} <= allowed, name
+
+
+@pytest.mark.parametrize("tp", SIZES)
+@variants
+def test_all_ranks_hold_one_shape(variant, tp):
+    for tensor in layout(variant, tp).tensors.values():
+        assert len({tensor.local_shape(rank) for rank in range(tp)}) == 1, tensor.name
+
+
+@variants
+def test_nothing_is_lost_between_ranks_and_extras(variant):
+    found = layout(variant, 2)
+    assert {*found.tensors, *found.extras} == set(variant.checkpoint.tensors)
+    assert set(variant.extra) == set(found.extras)
+
+
+@specs
+def test_every_rule_is_used_by_some_tiny_model(name):
+    used = {
+        (item.placed.template, item.placed.place)
+        for variant in variants_of(name)
+        for item in resolved(variant).shared
+    }
+    rules = {(placed.template, placed.place) for placed in spec_named(name).rules}
+    assert rules - used == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"), [(name, kind) for name in SPEC_NAMES for kind in spec_named(name).model_types]
+)
+def test_what_a_config_leaves_out_has_the_default_of_its_class(name, model_type):
+    from transformers import AutoConfig
+
+    spec = spec_named(name)
+    for values in ({}, spec.tiny):
+        full = AutoConfig.for_model(model_type, **values).to_dict()
+        for key in spec.let.keys() - SAID_BY_CONFIG:
+            partial = {k: v for k, v in full.items() if k not in (key, "model_type")}
+            config = AutoConfig.for_model(model_type, **partial)
+            default = getattr(config, key, None)
+            if default is not None:  # else the model's code, not its config class, decides
+                assert ConfigScope(spec, partial).lookup(key, {}) == default, key
+
+
+@specs
+def test_a_spec_opens_with_what_differs_and_is_short(name):
+    lines = (BUILT_IN / f"{name}.yaml").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert len(lines) <= MAX_LINES
+
+
+def test_the_index_of_model_types_is_up_to_date():
+    assert (BUILT_IN / "index.json").read_text() == json.dumps(make_index(), indent=1) + "\n"
+    assert set(built_in_index().values()) == set(SPEC_NAMES)

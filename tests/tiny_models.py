@@ -1,0 +1,207 @@
+"""Tiny random models of every built-in spec, as transformers builds and saves them.
+
+A spec's `tiny` values make the smallest model that uses all it describes; the variants here turn its
+switches one by one, and add what only published checkpoints have (old buffers, other prefixes,
+layers for multi-token prediction).
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tpspec.checkpoint import Checkpoint, open_checkpoint
+from tpspec.language.registry import BUILT_IN, spec_named
+from tpspec.language.spec import Spec
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One tiny model of a spec. `config` changes `tiny`; None as a value stands in the config.
+
+    `renamed` replaces the start of stored names, `extra` adds stored tensors by shape, and with
+    `shard_size` the checkpoint has several files.
+    """
+
+    spec_name: str
+    name: str
+    model_type: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    renamed: tuple[str, str] | None = None
+    extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shard_size: str = "1GB"
+
+    def __str__(self) -> str:
+        return f"{self.spec_name}-{self.name}"
+
+    @property
+    def spec(self) -> Spec:
+        return spec_named(self.spec_name)
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint, written at first use."""
+        return _save(self)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return _open(self)
+
+
+SPEC_NAMES = tuple(path.stem for path in sorted(BUILT_IN.glob("*.yaml")))
+
+_OLD_BUFFERS = {f"h.{layer}.attn.{name}": (1, 1) for layer in range(2) for name in ("bias", "masked_bias")}
+_MTP = {
+    "model.layers.3.enorm.weight": (64,),
+    "model.layers.3.eh_proj.weight": (64, 128),
+    "model.layers.3.self_attn.o_proj.weight": (64, 160),
+    "model.layers.3.mlp.experts.0.up_proj.weight": (24, 64),
+}
+_SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
+    "llama": {
+        "tied": {"config": {"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}},
+        "files": {"shard_size": "40KB", "extra": {"model.layers.0.self_attn.rotary_emb.inv_freq": (8,)}},
+    },
+    "qwen2": {"tied": {"config": {"tie_word_embeddings": True, "use_sliding_window": False}}},
+    "qwen3": {"plain": {"config": {"attention_bias": False}}},
+    "mistral": {"whole": {"config": {"sliding_window": None, "head_dim": None}}},
+    "phi3": {"tied": {"config": {"tie_word_embeddings": True, "num_key_value_heads": 8}}},
+    "olmo2": {"biases": {"config": {"attention_bias": False}}},
+    "gemma2": {"untied": {"config": {"tie_word_embeddings": False}}},
+    "gpt2": {
+        "published": {"renamed": ("transformer.", ""), "extra": _OLD_BUFFERS},
+        "untied": {"config": {"tie_word_embeddings": False, "n_inner": None}},
+    },
+    "gpt_neox": {
+        "sequential": {"config": {"use_parallel_residual": False}},
+        "plain": {"config": {"attention_bias": False, "tie_word_embeddings": True}},
+    },
+    "bloom": {
+        "published": {"renamed": ("transformer.", "")},
+        "untied": {"config": {"tie_word_embeddings": False}},
+    },
+    "falcon": {
+        "one-norm": {"config": {"num_ln_in_parallel_attn": 1, "bias": True}},
+        "untied": {"config": {"tie_word_embeddings": False}},
+        "multi-query": {"config": {"new_decoder_architecture": False, "num_kv_heads": None}},
+        "rw": {
+            "config": {
+                "new_decoder_architecture": False,
+                "num_kv_heads": None,
+                "multi_query": False,
+                "parallel_attn": False,
+                "alibi": True,
+                "bias": True,
+            }
+        },
+    },
+    "mixtral": {"files": {"shard_size": "60KB"}},
+    "deepseek_v3": {
+        "no-q-lora": {"config": {"q_lora_rank": None, "tie_word_embeddings": True}},
+        "published": {"extra": _MTP},
+        "no-prefix": {
+            "renamed": ("model.", ""),
+            "extra": {k.removeprefix("model."): v for k, v in _MTP.items()},
+        },
+    },
+    "gpt_oss": {"plain": {"config": {"attention_bias": False}}},
+    "mamba2": {"biases": {"config": {"n_groups": 1, "use_bias": True, "tie_word_embeddings": True}}},
+    "bamba": {
+        "biases": {
+            "config": {
+                "mamba_n_groups": 1,
+                "mamba_proj_bias": True,
+                "mamba_conv_bias": False,
+                "attention_bias": True,
+                "mlp_bias": True,
+                "tie_word_embeddings": True,
+            }
+        }
+    },
+    "nemotron_h": {
+        "plain": {
+            "config": {"moe_latent_size": None, "mlp_bias": False, "use_bias": True, "n_groups": 8},
+            "extra": {"mtp.layers.0.norm.weight": (64,)},
+        }
+    },
+}
+
+
+def _variants() -> tuple[Variant, ...]:
+    variants = []
+    for name in SPEC_NAMES:
+        first, *others = spec_named(name).model_types
+        variants.append(Variant(name, "tiny", first))
+        variants += [Variant(name, model_type, model_type) for model_type in others]
+        variants += [Variant(name, switch, first, **how) for switch, how in _SWITCHES.get(name, {}).items()]
+    return tuple(variants)
+
+
+VARIANTS = _variants()
+
+
+def variants_of(spec_name: str) -> tuple[Variant, ...]:
+    """All variants of one spec."""
+    return tuple(variant for variant in VARIANTS if variant.spec_name == spec_name)
+
+
+@cache
+def _root() -> Path:
+    root = Path(tempfile.mkdtemp(prefix="tiny-models-"))
+    atexit.register(shutil.rmtree, root)
+    return root
+
+
+@cache
+def _open(variant: Variant) -> Checkpoint:
+    return open_checkpoint(variant.folder)
+
+
+@cache
+def _save(variant: Variant) -> Path:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    values = {**variant.spec.tiny, **variant.config}
+    config = AutoConfig.for_model(variant.model_type, **values)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point():
+            # Bare vectors (A_log, sinks, score corrections) are often kept in float32.
+            bare = name.rpartition(".")[2] not in ("weight", "bias") and tensor.dim() == 1
+            tensor.data = torch.randn(tensor.shape, dtype=torch.float32 if bare else torch.bfloat16)
+    folder = _root() / str(variant)
+    model.save_pretrained(folder, max_shard_size=variant.shard_size)
+    if variant.extra or variant.renamed:
+        _rewrite(folder, variant)
+    return folder
+
+
+def _rewrite(folder: Path, variant: Variant) -> None:
+    """Names and tensors that only published checkpoints have, put into the first file."""
+    import json
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    first = min(folder.glob("*.safetensors"))
+    tensors = load_file(first)
+    if variant.renamed:
+        old, new = variant.renamed
+        tensors = {new + k.removeprefix(old) if k.startswith(old) else k: v for k, v in tensors.items()}
+    tensors |= {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in variant.extra.items()}
+    save_file(tensors, first, {"format": "pt"})
+    for path in folder.glob("*.index.json"):
+        index = json.loads(path.read_text())
+        index["weight_map"] |= dict.fromkeys(variant.extra, first.name)
+        path.write_text(json.dumps(index, indent=2))
