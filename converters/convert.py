@@ -65,6 +65,7 @@ def convert(
     conversion = plan(reader, out, layout, drop=drop)
     wanted = _of_ranks(conversion, ranks)
     check_destination(out, reader.checkpoint.directory)
+    reader.copied()  # raises for what cannot be copied, while nothing is written yet
     check_room(out, _missing_bytes(out, wanted))
     with _begun(conversion, wanted) as journals:
         todo = [journal for journal in journals if not journal.complete]
