@@ -29,7 +29,7 @@ Arrays = Mapping[str, Array]
 Shapes = Mapping[str, tuple[int, ...]]
 DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "F8_E4M3"}
 """numpy dtype → what it stands for in a file: numpy itself has no bfloat16 and no float8."""
-ONE = "model.safetensors"
+ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,36 @@ def checkpoint(
     *,
     spec: str = "",
     given: Arrays | None = None,
+    files: int = 1,
 ) -> Tiny:
-    """Writes a checkpoint of one file: float32 tensors of these shapes, and those given.
+    """Writes a checkpoint of float32 tensors of these shapes, and of those given.
 
     `spec` is the text of a spec, written beside the checkpoint; without one the built-in spec is used.
+    Several files come with an index.
     """
     tensors = {**numbered(shapes), **(given or {})}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    save(folder / ONE, tensors)
+    if files == 1:
+        save(folder / ONE, tensors)
+    else:
+        shards = {shard_name(n, files): list(tensors)[n - 1 :: files] for n in range(1, files + 1)}
+        for shard, names in shards.items():
+            save(folder / shard, {name: tensors[name] for name in names})
+        total = sum(array.nbytes for array in tensors.values())
+        write_index(folder, {name: shard for shard, names in shards.items() for name in names}, total)
     return Tiny(folder, tensors, spec_file(folder.parent, spec) if spec else None)
+
+
+def shard_name(number: int, count: int) -> str:
+    """The name of one of several files, counted from 1."""
+    return f"model-{number:05}-of-{count:05}.safetensors"
+
+
+def write_index(folder: Path, weight_map: Mapping[str, str], total_size: int) -> None:
+    """The index of several files."""
+    index = {"metadata": {"total_size": total_size}, "weight_map": dict(weight_map)}
+    (folder / INDEX).write_text(json.dumps(index, indent=2))
 
 
 def spec_file(folder: Path, text: str) -> Path:
@@ -305,7 +325,47 @@ def llama_shapes(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def llama(folder: Path, extra: Shapes | None = None, **values: object) -> Tiny:
+def llama(folder: Path, extra: Shapes | None = None, *, files: int = 1, **values: object) -> Tiny:
     """A small Llama, its config changed by `values`, with `extra` tensors."""
     config = llama_config(**values)
-    return checkpoint(folder, config, {**llama_shapes(config), **(extra or {})})
+    return checkpoint(folder, config, {**llama_shapes(config), **(extra or {})}, files=files)
+
+
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 6,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 4,
+    "first_k_dense_replace": 1,
+    "intermediate_size": 8,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 2,
+    "vocab_size": 16,
+}
+
+
+def deepseek(folder: Path, extra: Shapes | None = None, *, prefix: str = "model.", **values: object) -> Tiny:
+    """A small DeepSeek-V3 of one dense layer, with `extra` tensors; the head alone has no prefix."""
+    block = {
+        "self_attn.q_a_proj.weight": (6, 16),
+        "self_attn.q_a_layernorm.weight": (6,),
+        "self_attn.q_b_proj.weight": (4 * 5, 6),
+        "self_attn.kv_a_proj_with_mqa.weight": (5 + 2, 16),
+        "self_attn.kv_a_layernorm.weight": (5,),
+        "self_attn.kv_b_proj.weight": (4 * 7, 5),
+        "self_attn.o_proj.weight": (16, 4 * 4),
+        "mlp.gate_proj.weight": (8, 16),
+        "mlp.up_proj.weight": (8, 16),
+        "mlp.down_proj.weight": (16, 8),
+        "input_layernorm.weight": (16,),
+        "post_attention_layernorm.weight": (16,),
+    }
+    shapes = {"embed_tokens.weight": (16, 16), **repeated("layers", 1, block), "norm.weight": (16,)}
+    named = {f"{prefix}{name}": shape for name, shape in {**shapes, **(extra or {})}.items()}
+    return checkpoint(folder, {**DEEPSEEK, **values}, {**named, "lm_head.weight": (16, 16)})

@@ -28,7 +28,7 @@ modules:
 
 
 def mlp(tmp_path):
-    """down = ones(2, 4) with the bias [10, 20]."""
+    """A row-parallel matrix of ones with the bias [10, 20]."""
     given = {
         "up.weight": np.ones((4, 2), np.float32),
         "down.weight": np.ones((2, 4), np.float32),

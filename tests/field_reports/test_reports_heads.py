@@ -1,4 +1,4 @@
-"""Head counts: KV heads that are copied, counts that do not divide, widths that are not hidden / heads."""
+"""Head counts: KV heads that are copied, counts that do not divide, widths of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from tiny_checkpoints import checkpoint, llama, llama_config, llama_shapes, names, repeated
+from tiny_checkpoints import checkpoint, deepseek, llama, llama_config, llama_shapes, names
 
 from tpspec.language.registry import spec_named
 from tpspec.resolve import resolve
@@ -66,7 +66,7 @@ def test_query_heads_that_do_not_divide_are_named_though_kv_heads_fit(tmp_path):
 
 @pytest.mark.parametrize(("tp", "local"), [(1, (8, 2, 4)), (2, (4, 1, 4)), (4, (2, 1, 2)), (8, (1, 1, 1))])
 def test_a_rank_is_told_its_own_head_counts(tmp_path, tp, local):
-    """(deepspeedai/DeepSpeed#4016) The KV count stayed the whole model's; the totals are kept all the same."""
+    """(deepspeedai/DeepSpeed#4016) The KV count stayed the whole model's; totals are kept all the same."""
     model = llama(tmp_path / "model")
     model.cut(tp)
     assert json.loads((model.out(tp) / "config.json").read_text())["num_key_value_heads"] == 2
@@ -141,47 +141,10 @@ ranges: {block: vision_config.depth}
 
 def test_latent_attention_is_cut_where_it_has_heads(tmp_path):
     """(vllm-project/tpu-inference#1847) MLA was taken for a model with one KV head, and copied whole."""
-    config = {
-        "model_type": "deepseek_v3",
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "q_lora_rank": 6,
-        "kv_lora_rank": 5,
-        "qk_nope_head_dim": 3,
-        "qk_rope_head_dim": 2,
-        "v_head_dim": 4,
-        "first_k_dense_replace": 1,
-        "intermediate_size": 8,
-        "moe_intermediate_size": 8,
-        "n_routed_experts": 2,
-        "vocab_size": 16,
-    }
-    block = {
-        "self_attn.q_a_proj.weight": (6, 16),
-        "self_attn.q_a_layernorm.weight": (6,),
-        "self_attn.q_b_proj.weight": (4 * 5, 6),
-        "self_attn.kv_a_proj_with_mqa.weight": (5 + 2, 16),
-        "self_attn.kv_a_layernorm.weight": (5,),
-        "self_attn.kv_b_proj.weight": (4 * 7, 5),
-        "self_attn.o_proj.weight": (16, 16),
-        "mlp.gate_proj.weight": (8, 16),
-        "mlp.up_proj.weight": (8, 16),
-        "mlp.down_proj.weight": (16, 8),
-        "input_layernorm.weight": (16,),
-        "post_attention_layernorm.weight": (16,),
-    }
-    shapes = {
-        "model.embed_tokens.weight": (16, 16),
-        **repeated("model.layers", 1, block),
-        "model.norm.weight": (16,),
-        "lm_head.weight": (16, 16),
-    }
-    model = checkpoint(tmp_path / "model", config, shapes)
+    model = deepseek(tmp_path / "model")
     ranks = model.cut(4)
-    for name in ("q_a_proj", "q_a_layernorm", "kv_a_proj_with_mqa", "kv_a_layernorm"):
-        name = f"{ATTENTION}.{name}.weight"
+    for part in ("q_a_proj", "q_a_layernorm", "kv_a_proj_with_mqa", "kv_a_layernorm"):
+        name = f"{ATTENTION}.{part}.weight"
         for rank in ranks:
             np.testing.assert_array_equal(rank[name], model.tensors[name])
     heads = ["h0", "h1", "h2", "h3"]

@@ -33,7 +33,7 @@ def test_a_norm_of_one_head_is_whole_on_every_rank(tmp_path, rule):
 
 
 def test_a_norm_across_heads_tagged_replicated_is_an_error(tmp_path):
-    """(aws-neuron/neuronx-distributed#28) 16 elements are all heads': whole beside cut queries is wrong."""
+    """(aws-neuron/neuronx-distributed#28) 16 elements are all heads', and the queries around are cut."""
     said = with_norms(tmp_path, {"{q_norm,k_norm}": "replicated"}, (16,), (4,)).refusal(2)
     assert "self_attn.q_norm: replicated, but its 16 elements are the 8 × 2 of axis 'q'" in said
     assert "self_attn.k_norm: replicated, but its 4 elements are the 2 × 2 of axis 'kv'" in said
@@ -94,7 +94,7 @@ def test_gpt_oss_cuts_its_sinks():
 
 
 def slopes(heads):
-    """ALiBi's slopes: powers of 2^(-8/n), for n heads a power of two; else every other one of 2n's follows."""
+    """ALiBi's slopes: powers of 2^(-8/n) for n a power of two; beyond it, every other one of 2n's follows."""
     power = 1 << (heads.bit_length() - 1)
     base = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
     return np.array(base + [2.0 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)])
@@ -105,7 +105,7 @@ def slopes(heads):
 )
 @pytest.mark.parametrize("name", ["bloom", "falcon"])
 def test_slopes_are_those_of_the_whole_models_heads(name, heads, exponents):
-    """(bigscience-workshop/Megatron-DeepSpeed#227, flashinfer-ai/flashinfer#1606) Ranks began again at head 0."""
+    """(bigscience-workshop/Megatron-DeepSpeed#227, flashinfer-ai/flashinfer#1606) Ranks began at head 0."""
     spec = spec_named(name)
     (axis,) = {cut.axis for key, cut in spec.runtime.slice.items() if key.endswith(".alibi")}
     scope = ConfigScope(spec, {"num_attention_heads": heads, "hidden_size": 2 * heads})
