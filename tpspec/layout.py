@@ -7,8 +7,10 @@ source indices or a run of zeros.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -121,7 +123,7 @@ class TensorLayout:
         return Fold(prod(self.shape[:dim]), self.shape[dim], inner)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """The whole table for one checkpoint and one tensor parallel size.
 
@@ -140,7 +142,15 @@ class Layout:
 
     def rank_bytes(self, rank: int) -> int:
         """Bytes of a rank's tensors."""
-        return sum(tensor.local_bytes(rank) for tensor in self.tensors.values())
+        return sum(tensor.local_bytes(rank) * count for tensor, count in self._alike)
+
+    @cached_property
+    def _alike(self) -> tuple[tuple[TensorLayout, int], ...]:
+        """One tensor of each type, shape and cut, and how many there are: a model has few kinds."""
+        kinds: dict[tuple[str, tuple[int, ...], Cut], list[TensorLayout]] = defaultdict(list)
+        for tensor in self.tensors.values():
+            kinds[tensor.dtype, tensor.shape, tensor.cut].append(tensor)
+        return tuple((tensors[0], len(tensors)) for tensors in kinds.values())
 
     def padding(self) -> dict[str, tuple[int, int]]:
         """Tensors that are padded, as name → (stored size, padded size) of the cut dimension."""
@@ -148,9 +158,8 @@ class Layout:
         for name, tensor in self.tensors.items():
             cut = tensor.cut
             if cut.dim is not None:
-                held = sum(cut.length(rank) for rank in range(cut.tp) if cut.zeros(rank) < cut.length(rank))
                 added = sum(cut.zeros(rank) for rank in range(cut.tp))
-                if added and held:
+                if added:
                     padded[name] = (cut.size, cut.size + added)
         return padded
 

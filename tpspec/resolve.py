@@ -80,8 +80,9 @@ class Resolution:
     def misfits(self, tp: int) -> list[Misfit]:
         """The modules that tp does not divide, layers joined, in the order of the spec."""
         found: dict[tuple[PlacedRule, str, _Broken], list[Mapping[str, int]]] = defaultdict(list)
+        reasons = {sharing: _broken(sharing, tp) for sharing in self._distinct}
         for item in self.shared:
-            broken = _broken(item.sharing, tp)
+            broken = reasons[item.sharing]
             if broken:
                 parameter = f".{item.parameter}" if item.sharing.divisor > 1 else ""
                 found[item.placed, parameter, broken].append(item.binding)
