@@ -54,6 +54,8 @@ class Variant:
         return _open(self)
 
 
+LEGACY = {"RefinedWeb", "RefinedWebModel"}
+"""Model types of old published configs, which transformers does not have."""
 SPEC_NAMES = tuple(path.stem for path in sorted(BUILT_IN.glob("*.yaml")))
 
 _OLD_BUFFERS = {f"h.{layer}.attn.{name}": (1, 1) for layer in range(2) for name in ("bias", "masked_bias")}
@@ -138,7 +140,9 @@ def _variants() -> tuple[Variant, ...]:
     for name in SPEC_NAMES:
         first, *others = spec_named(name).model_types
         variants.append(Variant(name, "tiny", first))
-        variants += [Variant(name, model_type, model_type) for model_type in others]
+        variants += [
+            Variant(name, model_type, model_type) for model_type in others if model_type not in LEGACY
+        ]
         variants += [Variant(name, switch, first, **how) for switch, how in _SWITCHES.get(name, {}).items()]
     return tuple(variants)
 

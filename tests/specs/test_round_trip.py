@@ -21,7 +21,9 @@ def test_a_tiny_model_survives_cutting_merging_and_resharding(variant, tmp_path)
         accepted("convert", source, tmp_path / f"tp{tp}", "--tp", tp)
     for tp, origin in ((2, "tp8"), (4, "tp8-2")):
         accepted("convert", tmp_path / origin, tmp_path / f"tp8-{tp}", "--tp", tp)
-        assert digests(tmp_path / f"tp8-{tp}", "model-rank-*") == digests(tmp_path / f"tp{tp}", "model-rank-*")
+        assert digests(tmp_path / f"tp8-{tp}", "model-rank-*") == digests(
+            tmp_path / f"tp{tp}", "model-rank-*"
+        )
     for cut in ("tp2", "tp4", "tp8", "tp8-4"):
         accepted("verify", tmp_path / cut, "--against", source)
         accepted("merge", tmp_path / cut, tmp_path / f"{cut}-merged")
