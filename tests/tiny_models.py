@@ -70,6 +70,8 @@ _SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
         "tied": {"config": {"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}},
         "files": {"shard_size": "40KB", "extra": {"model.layers.0.self_attn.rotary_emb.inv_freq": (8,)}},
     },
+    "internlm3": {"biases": {"config": {"attention_bias": True, "mlp_bias": True}}},
+    "smollm3": {"untied": {"config": {"tie_word_embeddings": False}}},
     "qwen2": {"tied": {"config": {"tie_word_embeddings": True, "use_sliding_window": False}}},
     "qwen3": {"plain": {"config": {"attention_bias": False}}},
     "mistral": {"whole": {"config": {"sliding_window": None, "head_dim": None}}},
