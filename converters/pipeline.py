@@ -72,8 +72,6 @@ class Pipeline(Generic[Writer]):
             raise self._failure
 
     def _join(self) -> None:
-        for queue in self._queues:
-            queue.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -86,7 +84,14 @@ class Pipeline(Generic[Writer]):
         """Waits for the workers; after an exception of the reader they leave out what is queued."""
         if error is not None and self._failure is None:
             self._failure = error
-        self._join()
+        for queue in self._queues:
+            queue.put(None)
+        try:
+            self._join()
+        except KeyboardInterrupt as interrupt:
+            self._failure = interrupt
+            self._join()
+            raise
         if error is None:
             self._check()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -76,6 +77,45 @@ class Made:
         return np.concatenate(parts, axis=1).tobytes()
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def example(tp: int, width: int = 8, *, rows: int = 16, order: int = 1) -> tuple[Made, Layout]:
+    """A checkpoint with each kind of cut, and its Layout; `order` -1 turns the rank files' order round."""
+    padded = rows - 2
+    kinds: dict[str, tuple[str, tuple[int, ...], Cut]] = {
+        "embed": ("BF16", (padded, width), _even(0, padded, tp, rows // tp)),
+        "column": ("BF16", (rows, width), _even(0, rows, tp, rows // tp)),
+        "row": ("F32", (width, rows), _even(1, rows, tp, rows // tp)),
+        "bias": ("F32", (width,), once(tp)),
+        "norm": ("BF16", (width,), whole(tp)),
+        "scale": ("F8_E4M3", (), whole(tp)),
+        "empty": ("I64", (0, 3), whole(tp)),
+        "left": ("F32", (width,), whole(tp)),
+        "over": ("I64", (3,), whole(tp)),
+    }
+    tensors, data, cut = {}, {}, {}
+    for number, (name, (dtype, shape, of)) in enumerate(kinds.items()):
+        tensors[name], cut[name] = TensorLayout(name, dtype, shape, of), of
+        random = np.random.default_rng(number)
+        data[name] = random.integers(1, 256, nbytes(dtype, shape), np.uint8).tobytes()
+    names = list(kinds)
+    made = Made(tensors, data, [names[:2], names[2:6], names[6:]], ("left", "over"))
+    return made, made.layout(names[::order], cut, tp)
+
+
+def _even(dim: int, size: int, tp: int, each: int) -> Cut:
+    """Equal shares, the last ones with zeros where the dimension ends before."""
+    shares = []
+    for start in range(0, tp * each, each):
+        held = max(0, min(each, size - start))
+        parts = [Segment(start, held), Segment(None, each - held)]
+        shares.append(merge_adjacent(part for part in parts if part.length))
+    return Cut(dim, size, tuple(shares))
+
+
 @st.composite
 def cuts(draw: st.DrawFn, dtype: str, shape: tuple[int, ...], tp: int) -> Cut:
     """Any cut of a tensor that holds every index at least once."""
@@ -90,7 +130,7 @@ def cuts(draw: st.DrawFn, dtype: str, shape: tuple[int, ...], tp: int) -> Cut:
     size = shape[dim]
     edges = sorted(draw(st.sets(st.integers(0, size), max_size=4)) | {0, size})
     shares: list[list[Segment]] = [[] for _ in range(tp)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         for rank in draw(st.sets(st.integers(0, tp - 1), min_size=1, max_size=tp)):
             shares[rank].append(Segment(start, stop - start))
     for share in shares:
@@ -103,7 +143,7 @@ def cuts(draw: st.DrawFn, dtype: str, shape: tuple[int, ...], tp: int) -> Cut:
 
 @st.composite
 def checkpoints(draw: st.DrawFn) -> Made:
-    """A few tensors of any element type and shape (also 0-d and empty), in one to three files, some of them extras."""
+    """A few tensors of any element type and shape (also 0-d, empty), in one to three files, some extras."""
     tensors, data = {}, {}
     for number in range(draw(st.integers(1, 5))):
         name = f"t{number}.weight"
