@@ -84,7 +84,7 @@ class Resolution:
         for item in self.shared:
             broken = reasons[item.sharing]
             if broken:
-                parameter = f".{item.parameter}" if item.sharing.divisor > 1 else ""
+                parameter = f".{item.parameter}" if item.parameter and item.sharing.divisor > 1 else ""
                 found[item.placed, parameter, broken].append(item.binding)
         misfits = []
         for (placed, parameter, broken), bindings in found.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import lcm, prod
 
 from tpspec.axes import Axis
 from tpspec.cuts import Extent
@@ -61,7 +61,8 @@ class Rules:
         """How the tensor is shared; with a shape, checked against what rule and config say.
 
         `parameter` is the tensor's name within its module, empty for a bare parameter. Without a
-        shape (a config alone) the sharing is that of the module's weight.
+        shape (a config alone) the sharing is that of the module's weight, in whole blocks where the
+        config says that linears are quantized.
         Raises RuleError and ExpressionError.
         """
         free = self.free(placed)
@@ -101,7 +102,7 @@ class Rules:
         blocks = 1 if rule.blocks is None else _count(self.scope, rule.blocks, binding)
         interleaved = self._interleaved(placed, parts, binding)
         if shape is None:
-            return Sharing(0, parts, interleaved, blocks)
+            return Sharing(0, parts, interleaved, blocks, self._block(placed))
         dimensions = self._dimensions(placed, parameter, len(shape))
         position = self._position(placed, parameter, dimensions)
         if position is None:
@@ -163,6 +164,14 @@ class Rules:
             stored = ", ".join(d.name for d in dimensions)
             raise RuleError(f"has {ndim} dimensions, not the {len(dimensions)} of [{stored}]")
         return dimensions
+
+    def _block(self, placed: PlacedRule) -> int:
+        """Rows or columns that no cut may part, where the config says that linears are quantized."""
+        rule, cut = placed.rule, TAGS[placed.rule.tag].dimension
+        if rule.tag == "vocab" or rule.norm:
+            return 1
+        stored = (d for dimensions in self.stored.parameters.values() for d in dimensions)
+        return lcm(*(dimension.divisor for dimension in stored if dimension.name == cut))
 
     def _position(self, placed: PlacedRule, parameter: str, dimensions: tuple[Dimension, ...]) -> int | None:
         """The stored dimension that is cut; None where a scale has none along the cut."""

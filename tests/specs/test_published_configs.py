@@ -31,6 +31,7 @@ VALID = {
     "falcon-40b": TO_128,
     "falcon-40b-refinedweb": TO_128,
     "gpt-oss-20b": TO_64,
+    "DeepSeek-V3": (1, 2, 4, 8, 16),  # 2048 columns of an expert in blocks of 128
     "Nemotron-H-8B-Base-8K": TO_32,
 }
 
@@ -54,18 +55,17 @@ def test_a_published_config_fits_its_spec_and_these_tp_sizes(name):
 
 
 def test_every_fixture_is_judged():
-    assert {path.stem for path in CONFIGS.glob("*.json")} == {*VALID, "DeepSeek-V3"}
+    assert {path.stem for path in CONFIGS.glob("*.json")} == set(VALID)
 
 
-def test_deepseek_v3_is_read_from_its_fp8_config():
-    resolution = published("DeepSeek-V3")
-    assert resolution.findings == ()
-    assert {1, 2, 4, 8, 16} <= set(resolution.valid_tp)
-    three, many = broken("DeepSeek-V3", 3), broken("DeepSeek-V3", 256)
+def test_deepseek_v3_names_what_a_head_an_expert_or_an_fp8_block_forbids():
+    three, blocks, many = (broken("DeepSeek-V3", tp) for tp in (3, 32, 256))
     assert three["layers.3-60.mlp.experts.0-255.down_proj"] == (
         "row moe, moe_intermediate_size = 2048: 2048 % 3 = 2"
     )
     assert "layers.0-2.mlp.down_proj" not in three  # 18432 = 2^11 × 9
+    assert blocks["layers.0-2.mlp.up_proj"] == "column ffn, quantization block = 128: 576 % 128 = 64"
+    assert "layers.0-60.self_attn.q_b_proj" not in blocks  # four heads of 192 are six blocks
     assert many["layers.0-60.self_attn.kv_b_proj"] == "qkv-head q, num_attention_heads = 128: 128 % 256 = 128"
     assert not any("kv_a_proj_with_mqa" in module for module in many)
 
