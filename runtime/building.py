@@ -1,0 +1,54 @@
+"""Building a transformers model whose parameters have no memory yet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+_BUILDING = threading.Lock()
+"""Building swaps a method of nn.Module, which all threads share."""
+
+
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Parameters that modules register become meta tensors; buffers, which no file may carry, stay real."""
+    register = nn.Module.register_parameter
+
+    def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and parameter.device.type != "meta":
+            kept = parameter.__dict__
+            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+            parameter.__dict__.update(kept)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def build_model(config: PretrainedConfig, *, attention: str | None = None) -> PreTrainedModel:
+    """The causal LM of a config: parameters on meta in their full shapes, buffers computed.
+
+    The config is the whole model's; narrowing comes after, since half of the families derive
+    head_dim or rotary buffers from head counts.
+    """
+    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+    with _BUILDING, no_init_weights(), parameters_on_meta(), torch.no_grad():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
+    return model.eval()
+
+
+def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:
+    """The config of a directory as transformers has it; the text model's where `text_only`."""
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    text: PretrainedConfig = config.get_text_config() if text_only else config
+    return text

@@ -1,0 +1,102 @@
+"""Running a model and noting what each module gave, so that the first difference can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+DECODE_STEPS = 8
+
+
+@dataclass
+class Recorded:
+    """The logits of a prefill and of each decoding step, and each module's output in the prefill."""
+
+    logits: list[Tensor] = field(default_factory=list)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+def sample_ids(vocab_size: int, batch: int = 2, length: int = 11) -> Tensor:
+    """Token ids [batch, length + DECODE_STEPS] that cover the vocabulary's two ends."""
+    ids = torch.randint(
+        vocab_size, (batch, length + DECODE_STEPS), generator=torch.Generator().manual_seed(1)
+    )
+    ids[0, :2] = torch.tensor([0, vocab_size - 1])
+    return ids
+
+
+@torch.no_grad()
+def record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded:
+    """Runs the prompt and then one token after another from the cache, if the model has one.
+
+    `ids` is [batch, length]; the last DECODE_STEPS columns are decoded. Logits are [batch, n, vocab].
+    """
+    recorded = Recorded()
+    length = ids.shape[1] - DECODE_STEPS
+    with _watched(model, recorded.outputs):
+        output = model(input_ids=ids[:, :length], use_cache=decode not in ("none", "full_ids"))
+    recorded.logits.append(output.logits)
+    for step in range(DECODE_STEPS):
+        here = length + step
+        if decode in ("none", "full_ids"):
+            logits = model(input_ids=ids[:, : here + 1], use_cache=False).logits[:, -1:]
+        else:
+            cache = "cache_params" if decode == "cache_params" else "past_key_values"
+            output = model(input_ids=ids[:, here : here + 1], use_cache=True, **{cache: output[cache]})
+            logits = output.logits
+        recorded.logits.append(logits)
+    return recorded
+
+
+def relative_error(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference of two lists of logits, relative to the largest logit; infinite for other shapes."""
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if a.shape != b.shape or not torch.isfinite(a).all():
+            return float("inf")
+        worst = max(worst, float((a - b).abs().max() / b.abs().max()))
+    return worst
+
+
+@contextmanager
+def _watched(model: nn.Module, outputs: dict[str, Tensor]) -> Iterator[None]:
+    handles = []
+    for name, module in model.named_modules():
+
+        def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
+            del module, args
+            tensor = output[0] if isinstance(output, tuple) else output
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                outputs.setdefault(name, tensor.detach().clone())
+
+        handles.append(module.register_forward_hook(hook))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def first_difference(
+    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], partial: Mapping[str, str], bound: float
+) -> str | None:
+    """The first module, in the order of execution, whose output differs from the unsharded model's.
+
+    Modules inside a cut give a part of the whole model's output, and modules of `partial` a part of
+    a sum: these are passed over, for what follows them shows the fault.
+    """
+    for name, whole in theirs.items():
+        mine = ours.get(name)
+        if mine is None or name in partial or mine.shape != whole.shape or not whole.numel():
+            continue
+        scale = float(whole.abs().max()) or 1.0
+        error = float((mine - whole).abs().max()) / scale
+        if not error <= bound:
+            return f"{name} (off by {error:.1e} of its largest value)"
+    return None

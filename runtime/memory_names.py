@@ -1,0 +1,90 @@
+"""From the names on disk, which specs use, to the names of the model in memory."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from tpspec.language.patterns import compile_pattern, expand, skeleton_of
+from tpspec.language.schema import Rename, Stack
+from tpspec.language.spec import Spec
+
+
+@dataclass
+class Stacked:
+    """A parameter of several stored tensors: rows by number, alternatives side by side."""
+
+    into: str
+    rows: dict[int, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+
+    def names(self) -> list[list[str]]:
+        """The stored names, row by row."""
+        return [[row[i] for i in sorted(row)] for _, row in sorted(self.rows.items())]
+
+
+class MemoryNames:
+    """Finds modules and parameters of a model by the names that a spec and a checkpoint use."""
+
+    def __init__(self, spec: Spec, model: nn.Module) -> None:
+        self.spec = spec
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.tensors = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        self.tensors |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+        base = getattr(model, "base_model_prefix", "")
+        self._prefixes = tuple(dict.fromkeys(("", f"{base}." if base else "", *spec.prefixes)))
+        self._renames = [
+            (re.compile(rf"(?<![^.]){re.escape(entry.rename)}(?![^.])"), entry.to)
+            for entry in spec.memory
+            if isinstance(entry, Rename)
+        ]
+        self._stacks = [
+            (compile_pattern(template), entry, alternative)
+            for entry in spec.memory
+            if isinstance(entry, Stack)
+            for alternative, template in enumerate(expand(entry.stack))
+        ]
+
+    def module(self, name: str) -> str | None:
+        """The module that a name of the spec stands for; None where the model has none."""
+        return self._known(name, self.modules)
+
+    def tensor(self, name: str) -> str | None:
+        """The parameter or buffer that a stored name stands for; None where the model has none."""
+        return self._known(name, self.tensors)
+
+    def stacked(self, names: Iterable[str]) -> tuple[list[str], list[Stacked]]:
+        """Splits stored names into those that stand alone and those that memory holds as one."""
+        alone: list[str] = []
+        stacks: dict[str, Stacked] = {}
+        for name in names:
+            found = self._member(name)
+            if found is None:
+                alone.append(name)
+            else:
+                into, row, alternative = found
+                stacks.setdefault(into, Stacked(into)).rows[row][alternative] = name
+        return alone, list(stacks.values())
+
+    def _member(self, name: str) -> tuple[str, int, int] | None:
+        for prefix in self.spec.prefixes if self._stacks else ():
+            skeleton, numbers = skeleton_of(name.removeprefix(prefix))
+            for pattern, entry, alternative in self._stacks:
+                binding = pattern.match(numbers) if pattern.skeleton == skeleton else None
+                if binding is not None:
+                    values = dict(binding)
+                    row = values.pop(entry.over)
+                    return compile_pattern(entry.into).name(values), row, alternative
+        return None
+
+    def _known(self, name: str, known: Mapping[str, object] | set[str]) -> str | None:
+        for stem in (name, *(name.removeprefix(p) for p in self._prefixes if p and name.startswith(p))):
+            for pattern, to in self._renames:
+                stem = pattern.sub(to, stem)  # noqa: PLW2901 - each rename works on the last one's result
+            for prefix in self._prefixes:
+                if prefix + stem in known:
+                    return prefix + stem
+        return None

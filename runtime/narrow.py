@@ -1,0 +1,130 @@
+"""Telling a built model that it is one rank's: attributes, config values, computed tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from tpspec.axes import Axis, shares
+from tpspec.errors import Finding, TpspecError
+from tpspec.language.expressions import ExpressionError
+from tpspec.language.patterns import compile_pattern
+from tpspec.language.schema import Slice
+from tpspec.runtime.memory_names import MemoryNames
+from tpspec.scope import ConfigScope
+
+
+def narrow_model(model: PreTrainedModel, names: MemoryNames, scope: ConfigScope, rank: int) -> None:
+    """Applies the spec's `runtime` section. Raises TpspecError for what the model does not have."""
+    try:
+        _set_config(model, scope)
+        _set_attributes(names, scope)
+        _cut_buffers(names, scope, rank)
+        _cut_computed(names, scope, rank)
+    except ExpressionError as error:
+        raise TpspecError(
+            f"{scope.spec.where}: `runtime` does not fit", [Finding("runtime", str(error))]
+        ) from None
+    for module in names.modules.values():
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None  # a row of the whole vocabulary, which this rank may not hold
+
+
+def _set_config(model: PreTrainedModel, scope: ConfigScope) -> None:
+    config = model.config.get_text_config()
+    for key, expression in scope.spec.runtime.config.items():
+        per_layer = scope.free([expression])
+        if per_layer:
+            value: Any = [
+                scope.evaluate(expression, binding) for binding in scope.bindings(sorted(per_layer))
+            ]
+        else:
+            value = scope.evaluate(expression)
+        setattr(config, key, value)
+
+
+def _set_attributes(names: MemoryNames, scope: ConfigScope) -> None:
+    for template, attributes in scope.spec.runtime.attributes.items():
+        for module, binding in _modules(template, names, scope):
+            for key, expression in attributes.items():
+                setattr(names.modules[module], key, scope.evaluate(expression, binding))
+
+
+def _cut_buffers(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
+    for template, cut in scope.spec.runtime.buffers.items():
+        owner, _, leaf = template.rpartition(".")
+        for module, binding in _modules(owner, names, scope):
+            buffers = names.modules[module]._buffers  # noqa: SLF001 - torch has no public setter
+            whole = buffers[leaf]
+            assert whole is not None
+            buffers[leaf] = _take(whole, scope.axis(cut.axis, binding), cut.dim, scope, rank)
+
+
+def _cut_computed(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
+    """Cuts what a function of a module returns, or an argument of its forward, by name."""
+    for template, cut in scope.spec.runtime.slice.items():
+        owner, _, leaf = template.rpartition(".")
+        for module, binding in _modules(owner, names, scope):
+            axis = scope.axis(cut.axis, binding)
+            _cut_one(
+                names.modules[module], leaf, cut, lambda t, a=axis, c=cut: _take(t, a, c.dim, scope, rank)
+            )
+
+
+def _cut_one(module: nn.Module, leaf: str, cut: Slice, take: Callable[[Tensor], Tensor]) -> None:
+    del cut
+    signature = list(inspect.signature(module.forward).parameters)
+    if leaf in signature:
+        position = signature.index(leaf)
+
+        def before(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            del module
+            if isinstance(kwargs.get(leaf), Tensor):
+                return args, {**kwargs, leaf: take(kwargs[leaf])}
+            if position < len(args) and isinstance(args[position], Tensor):
+                return (*args[:position], take(args[position]), *args[position + 1 :]), kwargs
+            return args, kwargs
+
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        return
+    function = getattr(module, leaf, None)
+    if not callable(function):
+        raise TpspecError(f"{type(module).__name__} has neither an argument nor a function '{leaf}' to cut")
+    setattr(module, leaf, lambda *args, **kwargs: take(function(*args, **kwargs)))
+
+
+def _take(tensor: Tensor, axis: Axis, dim: int, scope: ConfigScope, rank: int) -> Tensor:
+    """The rank's units of a dimension that holds all units, once or batch after batch.
+
+    A dimension too small for the axis is broadcast over it, and stays.
+    """
+    size = tensor.shape[dim]
+    if size % axis.units or size < axis.units:
+        return tensor
+    assert scope.tp is not None
+    held = [
+        u for first, n in shares(axis, scope.tp)[rank] if first is not None for u in range(first, first + n)
+    ]
+    unfolded = tensor.unflatten(dim, (size // axis.units, axis.units))
+    return unfolded[(slice(None),) * (dim + 1) + (held,)].flatten(dim, dim + 1)
+
+
+def _modules(
+    template: str, names: MemoryNames, scope: ConfigScope
+) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """The modules of a template that the model has, with their bindings."""
+    pattern = compile_pattern(template)
+    found = False
+    for binding in scope.bindings(pattern.variables):
+        module = names.module(pattern.name(binding))
+        if module is not None:
+            found = True
+            yield module, binding
+    if not found:
+        raise TpspecError(f"{scope.spec.where}: `runtime` names {template}, and the model has no such module")

@@ -1,0 +1,60 @@
+"""A small random model of an architecture, made from its config class: nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from tpspec.errors import TpspecError
+from tpspec.language.spec import Spec
+
+SEED = 20
+MIN_STD = 0.2
+"""Weights this wide make every matrix matter in the logits, a norm's and a bias's included."""
+
+
+def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrainedModel:
+    """The model that a spec's `tiny` values describe, in fp32 with random values everywhere.
+
+    Raises TpspecError where transformers has no such model.
+    """
+    if not spec.model_types:
+        raise TpspecError(f"{spec.where} names no model type, so there is no model to prove it with")
+    values = {**spec.tiny, **(changes or {})}
+    try:
+        config = AutoConfig.for_model(spec.model_types[0], **values)
+        text: PretrainedConfig = config.get_text_config() if spec.model_class == "text" else config
+        options = {"attn_implementation": spec.attention} if spec.attention else {}
+        torch.manual_seed(SEED)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(text, dtype=torch.float32, **options)
+    except (ValueError, KeyError, TypeError) as error:
+        raise TpspecError(f"{spec.where}: transformers cannot build the `tiny` model: {error}") from None
+    randomize(model)
+    return model.eval()
+
+
+def randomize(model: nn.Module) -> None:
+    """Gives every parameter and stored buffer values that show in the logits when they are misplaced."""
+    generator = torch.Generator().manual_seed(SEED)
+    stored = set(model.state_dict(keep_vars=True))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in stored and tensor.is_floating_point():
+            tensor.data = _random(name, tensor, generator)
+
+
+def _random(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+    if tensor.dim() < 2 and "bias" not in name:
+        return (tensor.detach().float() + 0.3 * noise).to(tensor.dtype)
+    fan_in = tensor.shape[-1] if tensor.dim() > 1 else 1
+    return (noise * max(MIN_STD, fan_in**-0.5) if tensor.dim() > 1 else 0.3 * noise).to(tensor.dtype)
+
+
+def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
+    """Writes the checkpoint as transformers writes them, under the names that files have."""
+    model.save_pretrained(folder)
