@@ -8,9 +8,10 @@ layers for multi-token prediction).
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,8 +26,9 @@ from tpspec.language.spec import Spec
 class Variant:
     """One tiny model of a spec. `config` changes `tiny`; None as a value stands in the config.
 
-    `renamed` replaces the start of stored names, `extra` adds stored tensors by shape, and with
-    `shard_size` the checkpoint has several files.
+    `renamed` replaces the start of stored names, `extra` adds stored tensors by shape, `fp8` stores
+    the layers' matrices in FP8 with a scale per block of that size, and with `shard_size` the
+    checkpoint has several files.
     """
 
     spec_name: str
@@ -35,6 +37,7 @@ class Variant:
     config: Mapping[str, Any] = field(default_factory=dict)
     renamed: tuple[str, str] | None = None
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    fp8: int = 0
     shard_size: str = "1GB"
 
     def __str__(self) -> str:
@@ -109,6 +112,7 @@ _SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
     "deepseek_v3": {
         "no-q-lora": {"config": {"q_lora_rank": None, "tie_word_embeddings": True}},
         "published": {"extra": _MTP},
+        "fp8": {"fp8": 4, "config": {"intermediate_size": 128, "moe_intermediate_size": 32}},
         "no-prefix": {
             "renamed": ("model.", ""),
             "extra": {k.removeprefix("model."): v for k, v in _MTP.items()},
@@ -188,15 +192,13 @@ def _save(variant: Variant) -> Path:
             tensor.data = torch.randn(tensor.shape, dtype=torch.float32 if bare else torch.bfloat16)
     folder = _root() / str(variant)
     model.save_pretrained(folder, max_shard_size=variant.shard_size)
-    if variant.extra or variant.renamed:
+    if variant.extra or variant.renamed or variant.fp8:
         _rewrite(folder, variant)
     return folder
 
 
 def _rewrite(folder: Path, variant: Variant) -> None:
-    """Names and tensors that only published checkpoints have, put into the first file."""
-    import json
-
+    """What only published checkpoints have, put into the first file."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -205,9 +207,30 @@ def _rewrite(folder: Path, variant: Variant) -> None:
     if variant.renamed:
         old, new = variant.renamed
         tensors = {new + k.removeprefix(old) if k.startswith(old) else k: v for k, v in tensors.items()}
+    if variant.fp8:
+        tensors |= _quantized(tensors, variant.fp8)
+        block = {"quant_method": "fp8", "weight_block_size": [variant.fp8, variant.fp8]}
+        _edit(folder / "config.json", lambda config: config.update(quantization_config=block))
     tensors |= {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in variant.extra.items()}
     save_file(tensors, first, {"format": "pt"})
     for path in folder.glob("*.index.json"):
-        index = json.loads(path.read_text())
-        index["weight_map"] |= dict.fromkeys(variant.extra, first.name)
-        path.write_text(json.dumps(index, indent=2))
+        _edit(path, lambda index: index["weight_map"].update(dict.fromkeys(variant.extra, first.name)))
+
+
+def _quantized(tensors: Mapping[str, Any], block: int) -> dict[str, Any]:
+    """The layers' projections as FP8 numbers, and the scales of their blocks."""
+    import torch
+
+    quantized = {}
+    for name, tensor in tensors.items():
+        if "_proj" in name and tensor.dim() == 2:
+            blocks = [-(-size // block) for size in tensor.shape]
+            quantized[name] = tensor.to(torch.float8_e4m3fn)
+            quantized[f"{name}_scale_inv"] = torch.rand(blocks, dtype=torch.float32)
+    return quantized
+
+
+def _edit(path: Path, change: Callable[[Any], None]) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data, indent=2))

@@ -126,3 +126,11 @@ def test_the_cache_of_windows_and_states():
     hybrid = cache("Nemotron-H-8B-Base-8K", 8)
     assert hybrid.per_token == 4 * 2 * 128
     assert hybrid.per_sequence == 24 * (16 * 64 * (128 + 4) + 2 * 128 * 4)
+
+
+def test_a_grouped_falcon_without_its_kv_heads_does_not_become_multi_head():
+    """(deepspeedai/DeepSpeed#4654) The key that counts KV heads was renamed."""
+    config = read_config(CONFIGS / "falcon-40b.json")
+    del config["num_kv_heads"]
+    (finding,) = resolve(choose_spec(config), config).findings
+    assert "config.json has no num_kv_heads" in finding.problem
