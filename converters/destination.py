@@ -45,7 +45,7 @@ def check_apart(out: Path, source: Path) -> None:
     existing = _existing(real)
     if not existing.is_dir():
         raise TpspecError(f"{out} cannot be made: {existing} is not a directory", remedy=ANOTHER)
-    if not os.access(existing, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         raise TpspecError(f"{out} cannot be written: no permission to write in {existing}", remedy=ANOTHER)
 
 

@@ -8,7 +8,7 @@ whether they are the original's, and the comparison whether copies and padding a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,12 +102,12 @@ def _check_contents(
     presharded: Presharded, against: Reader | None, progress: Progress | None, strip_bytes: int
 ) -> Iterator[Finding]:
     manifest = presharded.manifest
-    reader = against or PreshardedReader(presharded)
-    plan = visits(reader.checkpoint.tensors, presharded.layout, drop=False)
-    files = [
-        CheckedFile(target, presharded.directory / target.name) for target in targets(plan, presharded.tp)
-    ]
-    digests = _compare(reader, plan, files, progress, strip_bytes)
+    with nullcontext(against) if against else closing(PreshardedReader(presharded)) as reader:
+        plan = visits(reader.checkpoint.tensors, presharded.layout, drop=False)
+        files = [
+            CheckedFile(target, presharded.directory / target.name) for target in targets(plan, presharded.tp)
+        ]
+        digests = _compare(reader, plan, files, progress, strip_bytes)
     for file, record in zip(files, manifest.own_files(), strict=True):
         yield from _check_hash(record, file.hexdigest())
         yield from _describe(file, plan, against)
