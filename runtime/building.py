@@ -21,12 +21,12 @@ def parameters_on_meta() -> Iterator[None]:
     """Parameters that modules register become meta tensors; buffers, which no file may carry, stay real."""
     register = nn.Module.register_parameter
 
-    def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and parameter.device.type != "meta":
-            kept = parameter.__dict__
-            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
-            parameter.__dict__.update(kept)
-        register(module, name, parameter)
+    def register_on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            kept = param.__dict__
+            param = nn.Parameter(param.detach().to("meta"), requires_grad=False)
+            param.__dict__.update(kept)
+        register(self, name, param)
 
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
     try:
@@ -44,7 +44,8 @@ def build_model(config: PretrainedConfig, *, attention: str | None = None) -> Pr
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     with _BUILDING, no_init_weights(), parameters_on_meta(), torch.no_grad():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:

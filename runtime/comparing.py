@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from tpspec.errors import TpspecError
 
 DECODE_STEPS = 8
 
@@ -31,12 +34,37 @@ def sample_ids(vocab_size: int, batch: int = 2, length: int = 11) -> Tensor:
     return ids
 
 
-@torch.no_grad()
+class ModelError(RuntimeError):
+    """A model's own code failed in the forward pass of a module."""
+
+
 def record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded:
     """Runs the prompt and then one token after another from the cache, if the model has one.
 
     `ids` is [batch, length]; the last DECODE_STEPS columns are decoded. Logits are [batch, n, vocab].
+    Raises ModelError naming the module in which the model's code fails.
     """
+    try:
+        with torch.no_grad():
+            return _record(model, ids, decode)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, TpspecError):
+            raise
+        where = _module_of(error.__traceback__, model)
+        raise ModelError(f"the forward pass fails at {where}: {error}") from error
+
+
+def _module_of(traceback: TracebackType | None, model: nn.Module) -> str:
+    """The innermost module whose code was running."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = ""
+    while traceback is not None:
+        found = names.get(id(traceback.tb_frame.f_locals.get("self")), "") or found
+        traceback = traceback.tb_next
+    return found or type(model).__name__
+
+
+def _record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded:
     recorded = Recorded()
     length = ids.shape[1] - DECODE_STEPS
     with _watched(model, recorded.outputs):
@@ -55,7 +83,7 @@ def record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded:
 
 
 def relative_error(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest difference of two lists of logits, relative to the largest logit; infinite for other shapes."""
+    """The largest difference of two lists of logits over the largest logit; infinite for other shapes."""
     worst = 0.0
     for a, b in zip(ours, theirs, strict=True):
         if a.shape != b.shape or not torch.isfinite(a).all():
@@ -84,19 +112,18 @@ def _watched(model: nn.Module, outputs: dict[str, Tensor]) -> Iterator[None]:
 
 
 def first_difference(
-    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], partial: Mapping[str, str], bound: float
-) -> str | None:
+    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], held_back: Collection[str], bound: float
+) -> str:
     """The first module, in the order of execution, whose output differs from the unsharded model's.
 
-    Modules inside a cut give a part of the whole model's output, and modules of `partial` a part of
-    a sum: these are passed over, for what follows them shows the fault.
+    Modules inside a cut give a part of the whole model's output, and those of `held_back` none yet:
+    these are passed over, for what follows them shows the fault.
     """
     for name, whole in theirs.items():
         mine = ours.get(name)
-        if mine is None or name in partial or mine.shape != whole.shape or not whole.numel():
+        if mine is None or name in held_back or mine.shape != whole.shape or not whole.numel():
             continue
-        scale = float(whole.abs().max()) or 1.0
-        error = float((mine - whole).abs().max()) / scale
+        error = float((mine - whole).abs().max() / whole.abs().max().clamp(min=1e-30))
         if not error <= bound:
-            return f"{name} (off by {error:.1e} of its largest value)"
-    return None
+            return f"the first module that differs is {name} (by {error:.1e} of its largest value)"
+    return "no module differs in the prefill, so the fault is in decoding"

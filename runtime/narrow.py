@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -13,7 +15,6 @@ from tpspec.axes import Axis, shares
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.patterns import compile_pattern
-from tpspec.language.schema import Slice
 from tpspec.runtime.memory_names import MemoryNames
 from tpspec.scope import ConfigScope
 
@@ -70,13 +71,11 @@ def _cut_computed(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
         owner, _, leaf = template.rpartition(".")
         for module, binding in _modules(owner, names, scope):
             axis = scope.axis(cut.axis, binding)
-            _cut_one(
-                names.modules[module], leaf, cut, lambda t, a=axis, c=cut: _take(t, a, c.dim, scope, rank)
-            )
+            take = partial(_take, axis=axis, dim=cut.dim, scope=scope, rank=rank)
+            _cut_one(names.modules[module], leaf, take)
 
 
-def _cut_one(module: nn.Module, leaf: str, cut: Slice, take: Callable[[Tensor], Tensor]) -> None:
-    del cut
+def _cut_one(module: nn.Module, leaf: str, take: Callable[[Tensor], Tensor]) -> None:
     signature = list(inspect.signature(module.forward).parameters)
     if leaf in signature:
         position = signature.index(leaf)
@@ -111,8 +110,8 @@ def _take(tensor: Tensor, axis: Axis, dim: int, scope: ConfigScope, rank: int) -
     held = [
         u for first, n in shares(axis, scope.tp)[rank] if first is not None for u in range(first, first + n)
     ]
-    unfolded = tensor.unflatten(dim, (size // axis.units, axis.units))
-    return unfolded[(slice(None),) * (dim + 1) + (held,)].flatten(dim, dim + 1)
+    unfolded: Tensor = tensor.unflatten(dim, (size // axis.units, axis.units))
+    return unfolded.index_select(dim + 1, torch.tensor(held, device=tensor.device)).flatten(dim, dim + 1)
 
 
 def _modules(

@@ -1,4 +1,4 @@
-"""Proving a spec: a tiny model, cut for each tp, has to give the unsharded model's logits.
+"""Proving a spec: a model that is cut for a tp has to give the unsharded model's logits.
 
 This is the one place where the runtime uses the converter: a proof covers both.
 """
@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tpspec.checkpoint import open_checkpoint
 from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
+from tpspec.converters.readers import PreshardedReader
 from tpspec.converters.sources import open_source
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
-from tpspec.resolve import resolve
+from tpspec.presharded import Presharded
+from tpspec.resolve import Resolution, resolve
 from tpspec.runtime.collectives import Collectives, Counted
 from tpspec.runtime.comparing import (
     DECODE_STEPS,
+    ModelError,
     Recorded,
     first_difference,
     record,
@@ -35,21 +40,22 @@ from tpspec.runtime.comparing import (
 )
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
-from tpspec.runtime.tiny import save_checkpoint, tiny_model
+from tpspec.runtime.tiny import tiny_model
 
 BOUND = 1e-5
+PASSES = 1 + DECODE_STEPS
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What one tp gave. `error` is relative; `collectives` of one forward pass, counted and predicted."""
+    """What one tp gave. `error` is relative; the collectives are those of one forward pass, by kind."""
 
     tp: int
-    error: float
-    counted: dict[str, int]
-    predicted: dict[str, int]
-    merged: bool
+    error: float = float("inf")
+    counted: Counter[str] = field(default_factory=Counter)
+    predicted: Counter[str] = field(default_factory=Counter)
+    merged: bool = False
     failure: str = ""
 
     @property
@@ -58,77 +64,111 @@ class Proof:
         return not self.failure
 
     def as_json(self) -> dict[str, Any]:
-        """The proof for machines."""
-        return {"holds": self.holds, **asdict(self)}
+        """The proof for machines; an error without a number is null."""
+        error = self.error if self.error != float("inf") else None
+        return {"holds": self.holds, **asdict(self), "error": error}
 
 
-def prove(
-    spec: Spec,
-    sizes: Sequence[int],
-    *,
-    spec_file: Path | None = None,
-    model: PreTrainedModel | None = None,
-    report: Callable[[Proof], None] | None = None,
-) -> list[Proof]:
-    """Proves a spec at each tp that fits its tiny model (or the model given).
+@dataclass(frozen=True)
+class Subject:
+    """A model to prove a spec with: its checkpoint, and what the unsharded model gives for some ids."""
 
-    A proof converts the model, merges it again byte for byte, runs every rank in a thread, and
-    compares the logits of a prefill and of 8 cached steps in fp32.
-    Raises TpspecError where no asked tp fits, or the spec does not match the model's checkpoint.
-    """
-    model = model or tiny_model(spec)
+    spec: Spec
+    spec_file: Path | None
+    checkpoint: Path
+    resolution: Resolution
+    ids: Tensor
+    reference: Recorded
+
+
+@contextmanager
+def tiny_subject(spec: Spec, spec_file: Path | None = None) -> Iterator[Subject]:
+    """The tiny random model of a spec, saved as transformers saves it. Raises TpspecError."""
+    model = tiny_model(spec)
     with tempfile.TemporaryDirectory(prefix="tpspec-prove-") as scratch:
-        folder = Path(scratch)
-        save_checkpoint(model, folder / "model")
-        checkpoint = open_checkpoint(folder / "model")
-        resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
-        for tp in sizes:
-            resolution.check(tp)
-        ids = sample_ids(model.config.get_text_config().vocab_size)
-        reference = record(model, ids, spec.decode)
-        proofs = []
-        for tp in sizes:
-            out = folder / f"tp{tp}"
-            convert(open_source(str(folder / "model")), out, resolution.layout(tp))
-            merge(open_source(str(out)), folder / f"merged{tp}")
-            same = _digests(folder / "model") == _digests(folder / f"merged{tp}")
-            proofs.append(_prove_one(out, tp, ids, reference, spec, spec_file, same))
-            if report:
-                report(proofs[-1])
-    return proofs
+        model.save_pretrained(scratch)
+        yield subject(model, Path(scratch), spec, spec_file)
 
 
-def _prove_one(
-    out: Path, tp: int, ids: Tensor, reference: Recorded, spec: Spec, spec_file: Path | None, merged: bool
-) -> Proof:
-    def run(collectives: Collectives) -> tuple[Recorded, Counter[str], Counter[str], dict[str, str]]:
-        counted = Counted(collectives)
-        rank = load_rank(out, counted, spec_file=spec_file)
-        recorded = record(rank.model, ids, spec.decode)
-        partial = {site.module: site.kind for site in rank.sites if site.kind == "hold"}
-        calls = Counter({kind: counted.total(kind).calls for kind in rank.predicted()})
-        return recorded, calls, rank.predicted(), partial
+def checkpoint_subject(directory: Path, spec: Spec, spec_file: Path | None = None) -> Subject:
+    """A real checkpoint, which has to fit into memory in fp32, whole and once more in shards."""
+    options = {"attn_implementation": spec.attention} if spec.attention else {}
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, trust_remote_code=False, **options
+    )
+    return subject(model.eval(), directory, spec, spec_file)
 
-    try:
-        ranks = run_in_threads(tp, run)
-    except TpspecError as error:
-        return Proof(tp, float("inf"), {}, {}, merged, str(error))
-    passes = 1 + DECODE_STEPS
-    worst, failure = 0.0, "" if merged else "merging did not give back the original bytes"
-    for number, (recorded, counted, expected, partial) in enumerate(ranks):
-        error = relative_error(recorded.logits, reference.logits)
+
+def subject(model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path | None) -> Subject:
+    """Runs the unsharded model. Raises TpspecError where the spec does not match its checkpoint."""
+    checkpoint = open_checkpoint(directory)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+    resolution.check(1)
+    ids = sample_ids(model.config.get_text_config().vocab_size)
+    return Subject(spec, spec_file, directory, resolution, ids, record(model, ids, spec.decode))
+
+
+def prove(subject: Subject, tp: int) -> Proof:
+    """Converts the model, merges it again, runs every rank in a thread, and compares the logits.
+
+    Compared are a prefill and 8 cached steps, in fp32. Raises TpspecError where tp does not fit.
+    """
+    layout = subject.resolution.layout(tp)
+    with tempfile.TemporaryDirectory(prefix="tpspec-prove-") as scratch:
+        out, back = Path(scratch) / "out", Path(scratch) / "merged"
+        convert(open_source(str(subject.checkpoint)), out, layout)
+        merge(PreshardedReader(Presharded.open(out)), back)
+        merged = _digests(back) == _digests(subject.checkpoint)
+        try:
+            ranks = run_in_threads(tp, lambda collectives: _run(subject, out, collectives))
+        except (TpspecError, ModelError) as error:
+            return Proof(tp, merged=merged, failure=str(error))
+    return replace(_judge(subject, tp, ranks), merged=merged) if merged else _not_merged(tp)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What one rank gave."""
+
+    recorded: Recorded
+    counted: Counter[str]
+    predicted: Counter[str]
+    held_back: frozenset[str]
+
+
+def _run(subject: Subject, out: Path, collectives: Collectives) -> _Rank:
+    counted = Counted(collectives)
+    rank = load_rank(out, counted, spec_file=subject.spec_file, dtype=torch.float32)
+    recorded = record(rank.model, subject.ids, subject.spec.decode)
+    calls = Counter({kind: counted.total(kind).calls for kind in ("all_reduce", "all_gather")})
+    held_back = frozenset(site.module for site in rank.sites if site.kind == "hold")
+    return _Rank(recorded, calls, rank.predicted(), held_back)
+
+
+def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
+    worst, failure = 0.0, ""
+    for number, rank in enumerate(ranks):
+        error = relative_error(rank.recorded.logits, subject.reference.logits)
         worst = max(worst, error)
-        if not error < BOUND and not failure:
-            where = first_difference(recorded.outputs, reference.outputs, partial, BOUND)
-            failure = f"rank {number}: logits are off by {error:.1e}; first at {where or 'a decoding step'}"
-        total = Counter({kind: n * passes for kind, n in expected.items()})
-        if counted != total and not failure:
-            failure = (
-                f"rank {number}: {dict(counted)} collectives in {passes} passes, predicted {dict(total)}"
-            )
-    _, counted, expected, _ = ranks[0]
-    per_pass = {kind: n // passes for kind, n in counted.items()}
-    return Proof(tp, worst, per_pass, dict(expected), merged, failure)
+        expected = Counter({kind: n * PASSES for kind, n in rank.predicted.items()})
+        if failure:
+            continue
+        if not error < BOUND:
+            outputs = rank.recorded.outputs
+            where = first_difference(outputs, subject.reference.outputs, rank.held_back, BOUND)
+            failure = f"rank {number}: logits are off by {error:.1e}; {where}"
+        elif rank.counted != expected:
+            failure = f"rank {number}: {PASSES} passes ran {_text(rank.counted)}, not {_text(expected)}"
+    per_pass = Counter({kind: n // PASSES for kind, n in ranks[0].counted.items()})
+    return Proof(tp, worst, per_pass, ranks[0].predicted, failure=failure)
+
+
+def _not_merged(tp: int) -> Proof:
+    return Proof(tp, failure="merging did not give back the bytes of the checkpoint")
+
+
+def _text(counts: Counter[str]) -> str:
+    return " and ".join(f"{n} {kind}s" for kind, n in sorted(counts.items()) if n) or "no collective"
 
 
 def run_in_threads(size: int, work: Callable[[Collectives], T]) -> list[T]:

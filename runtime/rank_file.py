@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -61,4 +62,4 @@ class RankFile:
 
 
 def _follow(tensors: list[StoredTensor]) -> bool:
-    return all(before.stop == after.start for before, after in zip(tensors, tensors[1:], strict=False))
+    return all(before.stop == after.start for before, after in pairwise(tensors))

@@ -74,7 +74,7 @@ def load_rank(
     if dtype is not None:
         _cast(model, dtype)
     if device != "cpu":
-        model.to(device)
+        nn.Module.to(model, device)
     sites = find_sites(resolution, names, collectives.size)
     attached = Attached(names.modules, sites, collectives)
     heads = [site.cut for site in sites if site.kind == "logits"]

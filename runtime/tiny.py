@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +34,8 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
     except (ValueError, KeyError, TypeError) as error:
         raise TpspecError(f"{spec.where}: transformers cannot build the `tiny` model: {error}") from None
     randomize(model)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def randomize(model: nn.Module) -> None:
@@ -53,8 +53,3 @@ def _random(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
         return (tensor.detach().float() + 0.3 * noise).to(tensor.dtype)
     fan_in = tensor.shape[-1] if tensor.dim() > 1 else 1
     return (noise * max(MIN_STD, fan_in**-0.5) if tensor.dim() > 1 else 0.3 * noise).to(tensor.dtype)
-
-
-def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
-    """Writes the checkpoint as transformers writes them, under the names that files have."""
-    model.save_pretrained(folder)

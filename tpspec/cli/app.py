@@ -17,10 +17,14 @@ COMMANDS = {
     "convert": "Cut a checkpoint into one safetensors file per rank.",
     "verify": "Check a pre-sharded directory against its manifest or its source.",
     "merge": "Put a pre-sharded directory together again, byte for byte.",
+    "prove": "Prove a spec: a tiny model, cut, gives the unsharded model's logits.",
     "specs": "List the known architectures, or show one spec resolved.",
     "schema": "Print the JSON schema of the spec language, for editors.",
 }
 """Command → its line in `tpspec --help`; the command itself is `tpspec.cli.<name>:command`."""
+
+
+TORCH_PACKAGES = ("torch", "transformers", "safetensors")
 
 
 class LazyGroup(click.Group):
@@ -63,6 +67,11 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         status = error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in TORCH_PACKAGES:
+            raise
+        print_error(TpspecError(f"this command needs {error.name}", remedy="pip install 'tpspec[torch]'"))
+        status = 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
