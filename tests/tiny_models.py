@@ -79,7 +79,7 @@ _SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
     "qwen3": {"plain": {"config": {"attention_bias": False}}},
     "mistral": {"whole": {"config": {"sliding_window": None, "head_dim": None}}},
     "phi3": {"tied": {"config": {"tie_word_embeddings": True, "num_key_value_heads": 8}}},
-    "olmo2": {"biases": {"config": {"attention_bias": False}}},
+    "olmo2": {"plain": {"config": {"attention_bias": False}}},
     "gemma2": {"untied": {"config": {"tie_word_embeddings": False}}},
     "gpt2": {
         "published": {"renamed": ("transformer.", ""), "extra": _OLD_BUFFERS},
