@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -118,14 +119,16 @@ def _load(path: Path) -> Tensors:
     try:
         with path.open("rb") as file:
             mapped = file.read(4) == ZIP
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise TpspecError(
             f"{path.name} holds more than tensors; unpickling it could run code, so it is not read",
             [Finding(path.name, str(error).splitlines()[0])],
             remedy="get the model as safetensors, or convert it where you trust it",
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # the unpickler raises whatever a broken file leads to
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "download the file again"
         raise TpspecError(f"{path.name} cannot be read", [Finding(path.name, problem)], remedy) from error

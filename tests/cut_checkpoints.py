@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tpspec.checkpoint import Checkpoint, open_checkpoint
 from tpspec.dtypes import BITS, nbytes
 from tpspec.layout import Cut, Layout, Segment, TensorLayout, merge_adjacent, once, whole
+from tpspec.presharded import Presharded
 from tpspec.safetensors_header import encode_header
 
 AUX = {
@@ -80,6 +81,15 @@ class Made:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def flip(directory: Path, rank: int, tensor: str, byte: int = 0) -> None:
+    """Changes one byte of a rank's piece of a tensor."""
+    header = Presharded.open(directory).rank_header(rank)
+    (stored,) = (held for held in header.tensors if held.name == tensor)
+    content = bytearray((directory / header.name).read_bytes())
+    content[stored.start + byte] ^= 1
+    (directory / header.name).write_bytes(content)
 
 
 def example(tp: int, width: int = 8, *, rows: int = 16, order: int = 1) -> tuple[Made, Layout]:
