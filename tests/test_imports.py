@@ -95,8 +95,7 @@ def shown(path: Path) -> str:
 def test_the_core_imports_neither_converters_nor_runtime_nor_torch(path: Path):
     command = path.parent.name == "cli"
     for name, lazily in imports(path):
-        assert not within(name, "torch", "transformers"), f"imports {name}"
-        if within(name, "tpspec.converters", "tpspec.runtime"):
+        if within(name, "tpspec.converters", "tpspec.runtime", "torch", "transformers"):
             assert command, f"imports {name}"
             assert lazily, f"imports {name} before its command runs"
 
