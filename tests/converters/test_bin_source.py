@@ -166,9 +166,7 @@ def test_broken_files_are_one_clear_error(tmp_path: Path) -> None:
 
 @given(st.integers(0, 2000), st.integers(1, 255))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_flipped_byte_is_an_error_of_ours_or_goes_unnoticed(
-    tmp_path: Path, place: int, change: int
-) -> None:
+def test_a_flipped_byte_is_our_error_or_unnoticed(tmp_path: Path, place: int, change: int) -> None:
     if not (tmp_path / "source").exists():
         write(tmp_path / "source", {"whole": {"w": torch.ones(4), "v": torch.ones(2, 3)}})
     content = bytearray((tmp_path / "source" / "whole").read_bytes())
