@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -82,9 +82,14 @@ class Subject:
 
 
 @contextmanager
-def tiny_subject(spec: Spec, spec_file: Path | None = None) -> Iterator[Subject]:
-    """The tiny random model of a spec, saved as transformers saves it. Raises TpspecError."""
-    model = tiny_model(spec)
+def tiny_subject(
+    spec: Spec, spec_file: Path | None = None, changes: Mapping[str, Any] | None = None
+) -> Iterator[Subject]:
+    """The tiny random model of a spec, saved as transformers saves it; `changes` go over its config.
+
+    Raises TpspecError where transformers cannot build it, or the spec does not match it.
+    """
+    model = tiny_model(spec, changes)
     with tempfile.TemporaryDirectory(prefix="tpspec-prove-") as scratch:
         model.save_pretrained(scratch)
         yield subject(model, Path(scratch), spec, spec_file)

@@ -69,8 +69,9 @@ def find_sites(resolution: Resolution, names: MemoryNames, tp: int) -> list[Site
 
 
 def predicted(sites: list[Site]) -> Counter[str]:
-    """How many collectives of each kind one forward pass runs."""
-    return Counter(COLLECTIVES[site.kind] for site in sites if site.kind in COLLECTIVES)
+    """How many collectives of each kind one forward pass runs: one at each place, however it came about."""
+    places = {(site.kind, site.module) for site in sites if site.kind in COLLECTIVES}
+    return Counter(COLLECTIVES[kind] for kind, _ in places)
 
 
 def _modules(resolution: Resolution) -> Iterator[Shared]:

@@ -1,0 +1,99 @@
+"""Every spec is proved: at tp 2 and 4, and at 8 with KV heads copied where they are grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import VARIANTS, Variant
+
+from tpspec.language.registry import spec_from_file, spec_named
+from tpspec.runtime.prove import checkpoint_subject, prove, tiny_subject
+
+STORIES = Path(__file__).parents[1] / "models" / "stories260k"
+
+
+MODELS = [variant for variant in VARIANTS if variant.name == "tiny" or variant.config]
+"""The variants that are another model, and not only another way to store one."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Ranks are threads here, and tiny: more threads inside each would only be in their way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("variant", MODELS, ids=str)
+def test_every_spec_gives_the_unsharded_model_s_logits(variant: Variant) -> None:
+    with tiny_subject(variant.spec, changes=variant.config) as subject:
+        sizes = [tp for tp in (2, 4, 8) if subject.resolution.fits(tp)]
+        assert sizes[:2] == [2, 4]
+        proofs = [prove(subject, tp) for tp in sizes]
+    assert [proof.failure for proof in proofs] == [""] * len(sizes)
+    assert max(proof.error for proof in proofs) < 1e-5
+    assert all(proof.counted == proof.predicted for proof in proofs)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "all_reduces"),
+    [
+        ("llama", {}, lambda layers: 2 * layers + 1),
+        ("gpt_neox", {}, lambda layers: layers + 1),
+        ("gpt_neox", {"use_parallel_residual": False}, lambda layers: 2 * layers + 1),
+        ("falcon", {}, lambda layers: layers + 1),
+        ("olmo2", {}, lambda layers: 4 * layers + 1),
+        ("mixtral", {}, lambda layers: 2 * layers + 1),
+    ],
+)
+def test_the_collectives_are_those_that_the_design_counts(
+    name: str, changes: dict[str, Any], all_reduces: Callable[[int], int]
+) -> None:
+    with tiny_subject(spec_named(name), changes=changes) as subject:
+        layers = len(subject.resolution.ranges["layer"])
+        proof = prove(subject, 2)
+    assert proof.holds
+    assert proof.counted == {"all_reduce": all_reduces(layers), "all_gather": 1}
+
+
+def test_a_real_checkpoint_is_proved_as_it_is() -> None:
+    subject = checkpoint_subject(STORIES, spec_named("llama"))
+    assert [prove(subject, tp).failure for tp in (1, 2, 4)] == ["", "", ""]
+
+
+def test_a_failure_names_the_first_module_that_differs(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "spec: 1\narchitecture: wrong\nmodel_types: [qwen3]\nextends: qwen3\nmodules:\n"
+        "  model.layers.{layer}.self_attn.o_proj: {row: q, reduce_at: model.norm}\n"
+    )
+    with tiny_subject(spec_from_file(path), path) as subject:
+        proof = prove(subject, 2)
+    assert not proof.holds
+    assert "the first module that differs is model.layers.0.self_attn.o_proj" in proof.failure
+
+
+def test_a_failure_of_the_model_s_code_names_the_module(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "spec: 1\narchitecture: wrong\nmodel_types: [bloom]\nextends: bloom\n"
+        "runtime:\n  attributes:\n    h.{layer}.self_attention: {num_heads: num_attention_heads}\n"
+    )
+    with tiny_subject(spec_from_file(path), path) as subject:
+        proof = prove(subject, 2)
+    assert "the forward pass fails at transformer.h.0.self_attention" in proof.failure
+
+
+def test_prefill_and_decoding_are_both_compared() -> None:
+    with tiny_subject(spec_named("llama")) as subject:
+        assert [tuple(logits.shape[:2]) for logits in subject.reference.logits] == [(2, 11), *[(2, 1)] * 8]
+        wrong = [*subject.reference.logits[:-1], subject.reference.logits[-1] + 1]
+        other = replace(subject, reference=replace(subject.reference, logits=wrong))
+        proof = prove(other, 2)
+    assert "the fault is in decoding" in proof.failure
