@@ -44,6 +44,7 @@ class Shared:
     sharing: Sharing
     parameter: str = ""
     tensor: StoredTensor | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +80,16 @@ class Resolution:
 
     def misfits(self, tp: int) -> list[Misfit]:
         """The modules that tp does not divide, layers joined, in the order of the spec."""
-        found: dict[tuple[PlacedRule, str, _Broken], list[Mapping[str, int]]] = defaultdict(list)
+        found: dict[tuple[PlacedRule, str, str, _Broken], list[Mapping[str, int]]] = defaultdict(list)
         reasons = {sharing: _broken(sharing, tp) for sharing in self._distinct}
         for item in self.shared:
             broken = reasons[item.sharing]
             if broken:
                 parameter = f".{item.parameter}" if item.parameter and item.sharing.divisor > 1 else ""
-                found[item.placed, parameter, broken].append(item.binding)
+                found[item.placed, item.prefix, parameter, broken].append(item.binding)
         misfits = []
-        for (placed, parameter, broken), bindings in found.items():
-            module = where_bound(placed.pattern, bindings, self.ranges) + parameter
+        for (placed, prefix, parameter, broken), bindings in found.items():
+            module = prefix + where_bound(placed.pattern, bindings, self.ranges) + parameter
             misfits.append(Misfit(module, placed.rule.described(), *broken, placed.place))
         places = {placed.place: i for i, placed in enumerate(self.spec.rules)}
         return sorted(misfits, key=lambda misfit: places[misfit.place])
@@ -300,7 +301,7 @@ class _Resolver:
                     placed.pattern, str(error), placed.place, _remedy(error), binding, match.parameter
                 )
                 return None
-            found.append(Shared(match.placed, binding, sharing, match.parameter, tensor))
+            found.append(Shared(match.placed, binding, sharing, match.parameter, tensor, match.prefix))
         if len(found) == 1:
             return found[0]
         if len(found) > 1:

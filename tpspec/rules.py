@@ -102,7 +102,9 @@ class Rules:
         blocks = 1 if rule.blocks is None else _count(self.scope, rule.blocks, binding)
         interleaved = self._interleaved(placed, parts, binding)
         if shape is None:
-            return Sharing(0, parts, interleaved, blocks, self._block(placed))
+            matrix = self._dimensions(placed, "weight", len(rule.dims) if rule.dims else 2)
+            position = self._position(placed, "weight", matrix) or 0
+            return Sharing(position, parts, interleaved, blocks, self._block(placed))
         dimensions = self._dimensions(placed, parameter, len(shape))
         position = self._position(placed, parameter, dimensions)
         if position is None:

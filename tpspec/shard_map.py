@@ -28,7 +28,7 @@ class MapRow:
     tensor: TensorLayout | None = None
 
     def held(self, rank: int) -> list[str]:
-        """The indices of the cut dimension that a rank holds, as `512:640`, zeros as `2 zeros`."""
+        """The indices that a rank holds, as `[512:640]` of rows or `[:, 512:640]` of columns, or `2 zeros`."""
         if self.cut is None:
             return ["no rank"]
         share = self.cut.shares[rank]
@@ -36,7 +36,8 @@ class MapRow:
             return ["not held"]
         if self.cut.dim is None:
             return ["whole" if share[0].source is not None else "zeros"]
-        return [f"{n} zeros" if source is None else f"{source}:{source + n}" for source, n in share]
+        before = ":, " * self.cut.dim
+        return [f"{n} zeros" if source is None else f"[{before}{source}:{source + n}]" for source, n in share]
 
     def as_json(self) -> dict[str, Any]:
         """The row for machines: each rank's share as [source or null, length] pairs."""
@@ -73,9 +74,9 @@ def _rows(resolution: Resolution, tp: int, modules: str | None) -> Iterator[MapR
     positions: Mapping[str, int] = {placed.place: i for i, placed in enumerate(resolution.spec.rules)}
     for item in resolution.shared:
         stored = (item.tensor.dtype, item.tensor.shape) if item.tensor else None
-        groups[item.placed, item.parameter, item.sharing, stored].append(item)
-    for (placed, parameter, sharing, _), items in sorted(
-        groups.items(), key=lambda entry: (positions[entry[0][0].place], entry[0][1] != "weight")
+        groups[item.placed, item.prefix, item.parameter, item.sharing, stored].append(item)
+    for (placed, _, parameter, sharing, _), items in sorted(
+        groups.items(), key=lambda entry: (positions[entry[0][0].place], entry[0][2] != "weight")
     ):
         chosen = [item for item in items if modules is None or _matches(item, modules)]
         if chosen:
@@ -90,7 +91,7 @@ def _matches(item: Shared, modules: str) -> bool:
 def _row(
     resolution: Resolution, placed: PlacedRule, parameter: str, sharing: Sharing, items: list[Shared], tp: int
 ) -> MapRow:
-    name = where_bound(placed.pattern, [item.binding for item in items], resolution.ranges)
+    name = items[0].prefix + where_bound(placed.pattern, [item.binding for item in items], resolution.ranges)
     if parameter:
         name = f"{name.removesuffix('.**')}.{parameter}"
     cut = None if sharing.apart else sharing.cut(tp)

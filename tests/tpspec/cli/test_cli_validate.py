@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,10 @@ def test_a_spec_of_one_s_own_is_used_and_named(tpspec: Callable[..., Any], tmp_p
 
 def test_show_gives_the_rows_of_one_rank(tpspec: Callable[..., Any]) -> None:
     out = tpspec("show", LLAMA_70B, "--tp", "16", "--rank", "9").out
-    rows = {line.split()[0]: line.split()[-1] for line in out.splitlines()}
-    assert rows["model.layers.0-79.self_attn.q_proj"] == "4608:5120"
-    assert rows["model.layers.0-79.self_attn.k_proj"] == "512:640"
-    assert rows["model.layers.0-79.self_attn.o_proj"] == "4608:5120"
+    rows = {line.split()[0]: re.split(r"\s{2,}", line)[-1] for line in out.splitlines()}
+    assert rows["model.layers.0-79.self_attn.q_proj"] == "[4608:5120]"
+    assert rows["model.layers.0-79.self_attn.k_proj"] == "[512:640]"
+    assert rows["model.layers.0-79.self_attn.o_proj"] == "[:, 4608:5120]"
     assert rows["model.norm"] == "whole"
 
 
