@@ -28,7 +28,7 @@ class MapRow:
     tensor: TensorLayout | None = None
 
     def held(self, rank: int) -> list[str]:
-        """The indices that a rank holds, as `[512:640]` of rows or `[:, 512:640]` of columns, or `2 zeros`."""
+        """The indices that a rank holds, `[512:640]` rows or `[:, 512:640]` columns, or `2 zeros`."""
         if self.cut is None:
             return ["no rank"]
         share = self.cut.shares[rank]
