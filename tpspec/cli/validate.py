@@ -77,15 +77,15 @@ def _print(assessment: Assessment) -> None:
 def _fitting(at: Size) -> tuple[str, ...]:
     from tpspec.cli.tables import size
 
-    weights = f"{size(at.weight_bytes)} weights per rank" if at.weight_bytes is not None else ""
+    weights = f"weights per rank: {size(at.weight_bytes)}" if at.weight_bytes is not None else ""
     held = []
     if at.cache:
         held = [f"{size(at.cache.per_token)} per token"] if at.cache.per_token else []
         held += [f"{size(n)} per token up to {window} tokens" for window, n in at.cache.windows.items() if n]
         held += [f"{size(at.cache.per_sequence)} per sequence"] if at.cache.per_sequence else []
-    cache = f"{' + '.join(held)} of cache per rank" if held else ""
+    cache = f"cache per rank: {' + '.join(held)}" if held else ""
     copies = ", ".join(f"{_units(axis)} copied ×{n}" for axis, n in (at.copies or {}).items())
-    return f"tp={at.tp}", weights, cache, click.style(copies, fg="yellow")
+    return f"tp={at.tp}", weights, cache, copies and click.style(copies, fg="yellow")
 
 
 def _units(axis: str) -> str:
