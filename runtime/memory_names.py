@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from tpspec.language.patterns import compile_pattern, expand, skeleton_of
-from tpspec.language.schema import Rename, Stack
+from tpspec.language.schema import NO_PREFIX, Prefix, Rename, Stack
 from tpspec.language.spec import Spec
 
 
@@ -35,7 +35,8 @@ class MemoryNames:
         self.tensors = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self.tensors |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
         base = getattr(model, "base_model_prefix", "")
-        self._prefixes = tuple(dict.fromkeys(("", f"{base}." if base else "", *spec.prefixes)))
+        usual = (NO_PREFIX, Prefix(stored=f"{base}." if base else ""))
+        self._prefixes = tuple(dict.fromkeys((*usual, *spec.prefixes)))
         self._renames = [
             (re.compile(rf"(?<![^.]){re.escape(entry.rename)}(?![^.])"), entry.to)
             for entry in spec.memory
@@ -70,8 +71,8 @@ class MemoryNames:
         return alone, list(stacks.values())
 
     def _member(self, name: str) -> tuple[str, int, int] | None:
-        for prefix in self.spec.prefixes if self._stacks else ():
-            skeleton, numbers = skeleton_of(name.removeprefix(prefix))
+        for stripped, _ in self.spec.names_of(name) if self._stacks else ():
+            skeleton, numbers = skeleton_of(stripped)
             for pattern, entry, alternative in self._stacks:
                 binding = pattern.match(numbers) if pattern.skeleton == skeleton else None
                 if binding is not None:
@@ -81,10 +82,10 @@ class MemoryNames:
         return None
 
     def _known(self, name: str, known: Mapping[str, object] | set[str]) -> str | None:
-        for stem in (name, *(name.removeprefix(p) for p in self._prefixes if p and name.startswith(p))):
+        for stem in (name, *(stem for p in self._prefixes if (stem := p.strip(name)) is not None)):
             for pattern, to in self._renames:
                 stem = pattern.sub(to, stem)  # noqa: PLW2901 - each rename works on the last one's result
             for prefix in self._prefixes:
-                if prefix + stem in known:
-                    return prefix + stem
+                if prefix.put(stem) in known:
+                    return prefix.put(stem)
         return None

@@ -9,6 +9,7 @@ from fnmatch import translate
 from typing import NamedTuple
 
 from tpspec.language.patterns import Binding, skeleton_of
+from tpspec.language.schema import Prefix
 from tpspec.language.spec import PlacedRule, Spec
 
 
@@ -18,14 +19,14 @@ class Match(NamedTuple):
     placed: PlacedRule
     binding: Binding
     parameter: str
-    prefix: str
+    prefix: Prefix
 
 
 class Matcher:
     """Finds the rules of a spec by tensor name, one dictionary lookup per name."""
 
     def __init__(self, spec: Spec, parameters: Collection[str], ranges: Mapping[str, range]) -> None:
-        self.prefixes = spec.prefixes
+        self.spec = spec
         self.ranges = ranges
         self.parameters = frozenset(parameters)
         self._exact: dict[str, list[PlacedRule]] = defaultdict(list)
@@ -40,10 +41,7 @@ class Matcher:
 
     def ignored(self, name: str) -> bool:
         """Whether the spec names the tensor as one that nothing needs."""
-        return any(
-            name.startswith(prefix) and self._ignored.match(name.removeprefix(prefix))
-            for prefix in self.prefixes
-        )
+        return any(self._ignored.match(stripped) for stripped, _ in self.spec.names_of(name))
 
     def matches(self, name: str) -> list[Match]:
         """All rules that name the tensor; subtree rules only where no other does.
@@ -51,26 +49,20 @@ class Matcher:
         A rule whose ranges do not reach the tensor's numbers counts only where nothing else names it.
         """
         found = [
-            match
-            for prefix in self.prefixes
-            if name.startswith(prefix)
-            for match in self._named(name.removeprefix(prefix), prefix)
+            match for stripped, prefix in self.spec.names_of(name) for match in self._named(stripped, prefix)
         ]
         inside = [match for match in found if self._inside(match)]
         if inside:
             return inside
         below = [
-            match
-            for prefix in self.prefixes
-            if name.startswith(prefix)
-            for match in self._below(name.removeprefix(prefix), prefix)
+            match for stripped, prefix in self.spec.names_of(name) for match in self._below(stripped, prefix)
         ]
         return [match for match in below if self._inside(match)] or found or below
 
     def _inside(self, match: Match) -> bool:
         return all(value in self.ranges[name] for name, value in match.binding)
 
-    def _named(self, name: str, prefix: str) -> Iterator[Match]:
+    def _named(self, name: str, prefix: Prefix) -> Iterator[Match]:
         skeleton, numbers = skeleton_of(name)
         yield from self._bind(skeleton, numbers, "", prefix)
         module, _, parameter = name.rpartition(".")
@@ -78,13 +70,13 @@ class Matcher:
             skeleton, numbers = skeleton_of(module)
             yield from self._bind(skeleton, numbers, parameter, prefix)
 
-    def _bind(self, skeleton: str, numbers: list[str], parameter: str, prefix: str) -> Iterator[Match]:
+    def _bind(self, skeleton: str, numbers: list[str], parameter: str, prefix: Prefix) -> Iterator[Match]:
         for placed in self._exact.get(skeleton, ()):
             binding = placed.pattern.match(numbers)
             if binding is not None:
                 yield Match(placed, binding, parameter, prefix)
 
-    def _below(self, name: str, prefix: str) -> Iterator[Match]:
+    def _below(self, name: str, prefix: Prefix) -> Iterator[Match]:
         for regex, placed in self._subtrees:
             hit = regex.fullmatch(name)
             if hit:

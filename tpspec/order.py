@@ -38,8 +38,8 @@ def rank_file_order(spec: Spec, tensors: Sequence[TensorLayout]) -> list[TensorL
     keys = {}
     for position, tensor in enumerate(tensors):
         keys[tensor.name] = (position, 0, 0)
-        for prefix in spec.prefixes if members else ():
-            skeleton, numbers = skeleton_of(tensor.name.removeprefix(prefix))
+        for name, _ in spec.names_of(tensor.name) if members else ():
+            skeleton, numbers = skeleton_of(name)
             for pattern, stack, alternative in members.get(skeleton, ()):
                 binding = dict(pattern.match(numbers) or ())
                 if stack.over in binding:

@@ -91,7 +91,8 @@ def _matches(item: Shared, modules: str) -> bool:
 def _row(
     resolution: Resolution, placed: PlacedRule, parameter: str, sharing: Sharing, items: list[Shared], tp: int
 ) -> MapRow:
-    name = items[0].prefix + where_bound(placed.pattern, [item.binding for item in items], resolution.ranges)
+    bound = where_bound(placed.pattern, [item.binding for item in items], resolution.ranges)
+    name = items[0].prefix.put(bound)
     if parameter:
         name = f"{name.removesuffix('.**')}.{parameter}"
     cut = None if sharing.apart else sharing.cut(tp)

@@ -12,7 +12,7 @@ from tpspec.language.checks import complaints
 from tpspec.language.documents import SpecFile, read_spec_file
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import PatternError, compile_pattern, expand
-from tpspec.language.schema import Rule, Runtime
+from tpspec.language.schema import NO_PREFIX, Rule, Runtime
 from tpspec.language.spec import PlacedRule, Spec
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def _merge(files: list[SpecFile]) -> Spec:
         name=last.architecture,
         model_types=last.model_types,
         extends=last.extends,
-        prefixes=_latest(files, lambda c: c.prefixes) or ("",),
+        prefixes=_latest(files, lambda c: c.prefixes) or (NO_PREFIX,),
         let=_layered(files, lambda c: c.let),
         per_layer=_layered(files, lambda c: c.per_layer),
         ranges=_layered(files, lambda c: c.ranges),

@@ -247,6 +247,32 @@ class Runtime(Strict):
     buffers: dict[Name, Slice] = {}
 
 
+class Prefix(Strict):
+    """What a checkpoint puts before the names of a spec, or where they begin with `for` in its place."""
+
+    stored: str
+    for_: str = Field(default="", alias="for")
+
+    def strip(self, stored: str) -> str | None:
+        """The spec's name for a stored one; None where that begins otherwise."""
+        return self.for_ + stored.removeprefix(self.stored) if stored.startswith(self.stored) else None
+
+    def put(self, name: str) -> str:
+        """The stored name for a spec's, which stays as it is where it begins otherwise."""
+        return self.stored + name.removeprefix(self.for_) if name.startswith(self.for_) else name
+
+
+NO_PREFIX = Prefix(stored="")
+
+
+PrefixOrText = Annotated[
+    Prefix,
+    BeforeValidator(
+        lambda v: {"stored": v} if isinstance(v, str) else v, json_schema_input_type=Prefix | str
+    ),
+]
+
+
 class SpecDocument(Strict):
     """One spec file."""
 
@@ -259,8 +285,8 @@ class SpecDocument(Strict):
     extends: Annotated[
         tuple[Name, ...], BeforeValidator(_as_list, json_schema_input_type=Name | list[Name])
     ] = ()
-    prefixes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """What may stand before every name; the checkpoint's own is detected."""
+    prefixes: Annotated[tuple[PrefixOrText, ...], Field(min_length=1)] | None = None
+    """What may stand before every name, or replace its beginning; the checkpoint's own is detected."""
     let: dict[Name, Expr | None] = {}
     """Names that config.json may leave out, with the class's defaults."""
     per_layer: dict[Name, Expr | None] = {}

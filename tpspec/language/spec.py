@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import Pattern
-from tpspec.language.schema import Axis, CacheEntry, Rename, Rule, Runtime, Stack
+from tpspec.language.schema import Axis, CacheEntry, Prefix, Rename, Rule, Runtime, Stack
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Spec:
     name: str
     model_types: tuple[str, ...]
     extends: tuple[str, ...]
-    prefixes: tuple[str, ...]
+    prefixes: tuple[Prefix, ...]
     let: Mapping[str, Expression]
     per_layer: Mapping[str, Expression]
     ranges: Mapping[str, tuple[Expression, ...]]
@@ -64,6 +64,13 @@ class Spec:
     def definitions(self) -> Mapping[str, Expression]:
         """Names that the spec computes, whether for the model or for each layer."""
         return {**self.let, **self.per_layer}
+
+    def names_of(self, stored: str) -> Iterator[tuple[str, Prefix]]:
+        """What a stored name may be called in the spec, one name for each prefix that it has."""
+        for prefix in self.prefixes:
+            name = prefix.strip(stored)
+            if name is not None:
+                yield name, prefix
 
     def place(self, section: str, key: str) -> str:
         """`file:line` of an entry of a section."""
