@@ -27,7 +27,8 @@ from tpspec.converters.sources import open_source
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
 from tpspec.presharded import Presharded
-from tpspec.resolve import Resolution, resolve
+from tpspec.resolution import Resolution
+from tpspec.resolve import resolve
 from tpspec.runtime.collectives import Collectives, Counted
 from tpspec.runtime.comparing import (
     DECODE_STEPS,

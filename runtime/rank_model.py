@@ -16,7 +16,8 @@ from tpspec.errors import Finding, TpspecError
 from tpspec.language.spec import Spec
 from tpspec.layout import Cut, TensorLayout
 from tpspec.presharded import Presharded
-from tpspec.resolve import Resolution, choose_spec, resolve
+from tpspec.resolution import Resolution
+from tpspec.resolve import choose_spec, resolve
 from tpspec.runtime.attach import Attached
 from tpspec.runtime.building import build_model, read_model_config
 from tpspec.runtime.collectives import Collectives

@@ -12,7 +12,7 @@ from tpspec.language.patterns import compile_pattern
 from tpspec.language.schema import Norm
 from tpspec.language.spec import PlacedRule
 from tpspec.layout import Cut
-from tpspec.resolve import Resolution, Shared
+from tpspec.resolution import Resolution, Shared
 from tpspec.runtime.memory_names import MemoryNames
 from tpspec.scope import ConfigScope
 

@@ -11,7 +11,8 @@ from tpspec.cache import CacheSize, cache_dtype, cache_size
 from tpspec.errors import Finding
 from tpspec.hub import locate
 from tpspec.language.spec import Spec
-from tpspec.resolve import Misfit, Resolution, choose_spec, resolve
+from tpspec.resolution import Misfit, Resolution
+from tpspec.resolve import choose_spec, resolve
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpspec.axes import Axis
-    from tpspec.resolve import Shared
+    from tpspec.resolution import Shared
 
 
 def suspicious_vectors(shared: Iterable[Shared]) -> Iterator[tuple[Shared, str, str]]:

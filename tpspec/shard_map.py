@@ -12,7 +12,7 @@ from tpspec.errors import TpspecError
 from tpspec.faults import where_bound
 from tpspec.language.spec import PlacedRule
 from tpspec.layout import Cut, TensorLayout
-from tpspec.resolve import Resolution, Shared
+from tpspec.resolution import Resolution, Shared
 from tpspec.sharing import Sharing
 
 

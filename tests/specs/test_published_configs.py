@@ -8,7 +8,8 @@ import pytest
 
 from tpspec.cache import cache_size
 from tpspec.config import read_config
-from tpspec.resolve import Resolution, choose_spec, resolve
+from tpspec.resolution import Resolution
+from tpspec.resolve import choose_spec, resolve
 
 CONFIGS = Path(__file__).parents[1] / "fixtures" / "configs"
 

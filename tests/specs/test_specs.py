@@ -10,7 +10,8 @@ from tiny_models import LEGACY, SPEC_NAMES, VARIANTS, Variant, variants_of
 
 from tpspec.language.registry import BUILT_IN, built_in_index, make_index, spec_named
 from tpspec.layout import Layout
-from tpspec.resolve import Resolution, resolve
+from tpspec.resolution import Resolution
+from tpspec.resolve import resolve
 from tpspec.scope import ConfigScope
 
 SIZES = (2, 4, 8)

@@ -11,7 +11,8 @@ import pytest
 from tpspec.checkpoint import StoredTensor
 from tpspec.errors import TpspecError
 from tpspec.language import registry
-from tpspec.resolve import Resolution, choose_spec, resolve
+from tpspec.resolution import Resolution
+from tpspec.resolve import choose_spec, resolve
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -139,8 +140,9 @@ def test_an_untied_head_must_be_there_and_a_tied_one_may_be() -> None:
 
 def test_row_biases_are_kept_by_rank_0_and_zeros_elsewhere() -> None:
     shapes = llama_shapes()
-    shapes |= {f"model.layers.{i}.self_attn.o_proj.bias": (32,) for i in range(3)}
-    cut = of_llama(shapes).layout(2).tensors["model.layers.0.self_attn.o_proj.bias"].cut
+    for name, size in {"q_proj": 32, "k_proj": 8, "v_proj": 8, "o_proj": 32}.items():
+        shapes |= {f"model.layers.{layer}.self_attn.{name}.bias": (size,) for layer in range(3)}
+    cut = of_llama(shapes, attention_bias=True).layout(2).tensors["model.layers.0.self_attn.o_proj.bias"].cut
     assert cut.dim is None
     assert [share and share[0].source for share in cut.shares] == [0, None]
 

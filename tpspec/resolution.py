@@ -1,0 +1,141 @@
+"""What a spec comes to for one checkpoint or config, before tp is known, and the Layout for a tp."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tpspec import order
+from tpspec.checkpoint import StoredTensor
+from tpspec.errors import Finding, TpspecError
+from tpspec.faults import where_bound
+from tpspec.language.schema import NO_PREFIX, Prefix
+from tpspec.language.spec import PlacedRule, Spec
+from tpspec.layout import Layout, TensorLayout
+from tpspec.sharing import Sharing
+
+MAX_TP = 4096
+"""Largest tp that is considered."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One tensor (or, from a config alone, one rule at some layers) and how it is shared."""
+
+    placed: PlacedRule
+    binding: Mapping[str, int]
+    sharing: Sharing
+    parameter: str = ""
+    tensor: StoredTensor | None = None
+    prefix: Prefix = NO_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A module that a tp does not divide: `source` (a config name) is `units`, `numbers` the division."""
+
+    module: str
+    tag: str
+    source: str
+    units: int
+    numbers: str
+    place: str
+
+    def finding(self) -> Finding:
+        """The misfit as a finding."""
+        return Finding(self.module, f"{self.tag}, {self.source} = {self.units}: {self.numbers}", self.place)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Everything about a checkpoint (or a config) and its spec that does not depend on tp."""
+
+    spec: Spec
+    config: Mapping[str, Any]
+    shared: tuple[Shared, ...]
+    ranges: Mapping[str, range]
+    findings: tuple[Finding, ...]
+    ignored: tuple[str, ...] = ()
+
+    @cached_property
+    def _distinct(self) -> tuple[Sharing, ...]:
+        return tuple(dict.fromkeys(item.sharing for item in self.shared))
+
+    def misfits(self, tp: int) -> list[Misfit]:
+        """The modules that tp does not divide, layers joined, in the order of the spec."""
+        found: dict[tuple[PlacedRule, Prefix, str, _Broken], list[Mapping[str, int]]] = defaultdict(list)
+        reasons = {sharing: _broken(sharing, tp) for sharing in self._distinct}
+        for item in self.shared:
+            broken = reasons[item.sharing]
+            if broken:
+                parameter = f".{item.parameter}" if item.parameter and item.sharing.divisor > 1 else ""
+                found[item.placed, item.prefix, parameter, broken].append(item.binding)
+        misfits = []
+        for (placed, prefix, parameter, broken), bindings in found.items():
+            module = prefix.put(where_bound(placed.pattern, bindings, self.ranges)) + parameter
+            misfits.append(Misfit(module, placed.rule.described(), *broken, placed.place))
+        places = {placed.place: i for i, placed in enumerate(self.spec.rules)}
+        return sorted(misfits, key=lambda misfit: places[misfit.place])
+
+    def fits(self, tp: int) -> bool:
+        """Whether every tensor can be shared among tp ranks."""
+        return all(sharing.fits(tp) for sharing in self._distinct)
+
+    @cached_property
+    def valid_tp(self) -> tuple[int, ...]:
+        """Every tp that works, up to the number of units of the axis that divides last."""
+        units = [axis.units for s in self._distinct for axis in s.axes if not (axis.replicate or axis.pad)]
+        return tuple(tp for tp in range(1, min([*units, MAX_TP]) + 1) if self.fits(tp))
+
+    @cached_property
+    def copied_above(self) -> tuple[tuple[str, int], ...]:
+        """The axes whose units are copied, and the tp above which they are."""
+        axes = {axis.name: axis.units for s in self._distinct for axis in s.axes if axis.replicate}
+        return tuple(axes.items())
+
+    def check(self, tp: int) -> None:
+        """Raises TpspecError with every finding where there is any."""
+        if self.findings:
+            raise TpspecError(f"the checkpoint does not match {self.spec.where}", self.findings)
+        misfits = self.misfits(tp)
+        if misfits:
+            sizes = ", ".join(map(str, self.valid_tp))
+            findings = [misfit.finding() for misfit in misfits]
+            raise TpspecError(f"tp={tp} does not fit", findings, f"valid tp: {sizes}")
+
+    def layout(self, tp: int) -> Layout:
+        """The Layout of a checkpoint whose headers were read. Raises TpspecError as `check` does."""
+        self.check(tp)
+        cuts = {sharing: sharing.cut(tp) for sharing in self._distinct if not sharing.apart}
+        tensors, extras = {}, list(self.ignored)
+        for item in self.shared:
+            assert item.tensor is not None
+            name, sharing = item.tensor.name, item.sharing
+            if sharing.apart:
+                extras.append(name)
+                continue
+            rule = f"{item.placed.rule.described()} ({item.placed.place})"
+            tensors[name] = TensorLayout(name, item.tensor.dtype, item.tensor.shape, cuts[sharing], rule)
+        ordered = order.rank_file_order(self.spec, list(tensors.values()))
+        return Layout(tp, self.spec.name, {tensor.name: tensor for tensor in ordered}, tuple(extras))
+
+
+class _Broken(NamedTuple):
+    source: str
+    units: int
+    numbers: str
+
+
+def _broken(sharing: Sharing, tp: int) -> _Broken | None:
+    misfit = sharing.misfit(tp)
+    if misfit:
+        axis, numbers = misfit
+        return _Broken(axis.source, axis.units, numbers)
+    edge = sharing.split_block(tp)
+    if edge is None:
+        return None
+    block = sharing.divisor
+    return _Broken("quantization block", block, f"{edge} % {block} = {edge % block}")
