@@ -103,8 +103,8 @@ class Rules:
         interleaved = self._interleaved(placed, parts, binding)
         if shape is None:
             matrix = self._dimensions(placed, "weight", len(rule.dims) if rule.dims else 2)
-            position = self._position(placed, "weight", matrix) or 0
-            return Sharing(position, parts, interleaved, blocks, self._block(placed))
+            along = self._position(placed, "weight", matrix) or 0
+            return Sharing(along, parts, interleaved, blocks, self._block(placed))
         dimensions = self._dimensions(placed, parameter, len(shape))
         position = self._position(placed, parameter, dimensions)
         if position is None:
