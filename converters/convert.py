@@ -6,16 +6,16 @@ them. Memory is the buffers that the strips are in, whatever the size of the mod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tpspec.checkpoint import MANIFEST
+from tpspec.converters.complete import complete
 from tpspec.converters.destination import check_destination, check_room
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
-from tpspec.converters.journal import Journal, changes, check_plan, clear_state, locked, read_record
+from tpspec.converters.journal import Journal, changes, check_plan, locked
 from tpspec.converters.open_files import AGAIN
 from tpspec.converters.originals import file_digests
 from tpspec.converters.pipeline import Pipeline
@@ -23,7 +23,6 @@ from tpspec.converters.plan import Conversion, plan
 from tpspec.converters.rank_writer import RankWriter
 from tpspec.converters.readers import Reader
 from tpspec.converters.targets import Target
-from tpspec.converters.write_manifest import copy_files, write_manifest
 from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Layout
 from tpspec.manifest import EDITED
@@ -65,16 +64,15 @@ def convert(
     conversion = plan(reader, out, layout, drop=drop)
     wanted = _of_ranks(conversion, ranks)
     check_destination(out, reader.checkpoint.directory)
-    reader.copied()  # raises for what cannot be copied, while nothing is written yet
     check_room(out, _missing_bytes(out, wanted))
     with _begun(conversion, wanted) as journals:
         todo = [journal for journal in journals if not journal.complete]
         if todo:
             _write(conversion, todo, progress, strip_bytes, sync_bytes)
-    missing = _complete(conversion)
+    missing = complete(conversion)
     written = tuple(journal.target.name for journal in todo)
     present = tuple(target.name for target in wanted if target.name not in written)
-    return Outcome(written, present, tuple(missing), sum(journal.target.size for journal in todo))
+    return Outcome(written, present, missing, sum(journal.target.size for journal in todo))
 
 
 def _of_ranks(conversion: Conversion, ranks: Collection[int] | None) -> list[Target]:
@@ -107,9 +105,7 @@ def _begun(conversion: Conversion, wanted: Sequence[Target]) -> Iterator[list[Jo
         with locked(out):
             check_destination(out, reader.checkpoint.directory)
             check_plan(out, conversion.fingerprint())
-            journals = [Journal(out, target) for target in wanted]
-            for journal in journals:
-                stack.callback(journal.close)
+            journals = [stack.enter_context(closing(Journal(out, target))) for target in wanted]
         yield journals
 
 
@@ -132,7 +128,7 @@ def _write(
     with ExitStack() as stack:
         writers = [RankWriter(journals[first::count]) for first in range(count)]
         for writer in writers:
-            stack.callback(writer.close)
+            stack.enter_context(closing(writer))
         pipeline = stack.enter_context(Pipeline(writers, strip_bytes))
         pipeline.submit(RankWriter.start, None)
         feed = Feed(reader, pipeline, strip_bytes, total, progress)
@@ -164,35 +160,3 @@ def _check_source(conversion: Conversion, stamps: dict[str, list[int]], digests:
     ]
     if findings:
         raise TpspecError(f"{directory} is damaged", findings, remedy=EDITED)
-
-
-def _complete(conversion: Conversion) -> list[str]:
-    """Completes the directory if every file is there; else returns the names of those that are not."""
-    out, reader = conversion.out, conversion.reader
-    with locked(out):
-        if (out / MANIFEST).exists():
-            clear_state(out)
-            return []
-        records = {target.name: read_record(out, target) for target in conversion.targets}
-        missing = [name for name, record in records.items() if "xxh3_128" not in record]
-        if missing:
-            return missing
-        _check_agreement(out, records)
-        copied = copy_files(reader.checkpoint.directory, out, reader.copied())
-        write_manifest(conversion, records, copied)
-        clear_state(out)
-    return []
-
-
-def _check_agreement(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises TpspecError where ranks were cut from sources of different content."""
-    first, *others = records
-    findings = [
-        Finding(other, f"was cut from another {file} than {first}")
-        for other in others
-        for file, digest in records[first]["digests"].items()
-        if records[other]["digests"].get(file) != digest
-    ]
-    if findings:
-        remedy = f"remove {out}, and convert again from one source"
-        raise TpspecError(f"the ranks in {out} do not belong together", findings, remedy)

@@ -54,7 +54,7 @@ def check_room(out: Path, needed: int) -> None:
     free = shutil.disk_usage(_existing(out.resolve())).free
     if free < needed:
         raise TpspecError(
-            f"{out} needs {needed / 1e9:.2f} GB more, its disk has {free / 1e9:.2f} GB free",
+            f"{out} needs {needed / 1e6:,.1f} MB more, its disk has {free / 1e6:,.1f} MB free",
             remedy=f"make room, or {ANOTHER}",
         )
 

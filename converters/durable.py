@@ -16,10 +16,15 @@ def writing(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TpspecError(
-            f"cannot write {name}: {error.strerror}",
-            remedy="make room or repair the disk, then run the same command again",
-        ) from error
+        raise write_error(name, error) from error
+
+
+def write_error(name: str, error: OSError) -> TpspecError:
+    """The error of a failed write: a full disk, a limit, a broken disk, no permission."""
+    return TpspecError(
+        f"cannot write {name}: {error.strerror}",
+        remedy="put that right, then run the same command again",
+    )
 
 
 def write_durably(path: Path, content: bytes) -> None:

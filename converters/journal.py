@@ -42,7 +42,7 @@ class Journal:
                 f"another tpspec convert is writing {target.name} into {out}",
                 remedy="let it finish, or give each its own --ranks",
             ) from None
-        self.record = self._read_record()
+        self.record = read_record(out, target)
 
     @property
     def partial(self) -> Path:
@@ -51,8 +51,7 @@ class Journal:
     @property
     def complete(self) -> bool:
         """Whether the target is there under its own name."""
-        path = self._out / self.target.name
-        return "xxh3_128" in self.record and path.is_file() and path.stat().st_size == self.target.size
+        return is_complete(self._out, self.target, self.record)
 
     def begin(self, stamps: Mapping[str, list[int]]) -> None:
         """Finds what is durable, or begins anew where nothing is.
@@ -92,9 +91,6 @@ class Journal:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _read_record(self) -> dict[str, Any]:
-        return read_record(self._out, self.target)
-
     def _write_record(self) -> None:
         write_durably(_record_path(self._out, self.target), json.dumps(self.record).encode())
 
@@ -103,6 +99,12 @@ def read_record(out: Path, target: Target) -> dict[str, Any]:
     """A target's record; empty where it has not been begun."""
     path = _record_path(out, target)
     return json_strict.loads(path.read_bytes(), path.name) if path.is_file() else {}
+
+
+def is_complete(out: Path, target: Target, record: Mapping[str, Any]) -> bool:
+    """Whether a target is there under its own name, as its record says."""
+    path = out / target.name
+    return "xxh3_128" in record and path.is_file() and path.stat().st_size == target.size
 
 
 def _record_path(out: Path, target: Target) -> Path:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tpspec.checkpoint import StoredFile
 from tpspec.config import CONFIG
+from tpspec.converters.copy_files import copy_files
 from tpspec.converters.destination import ANOTHER, check_apart, check_room
 from tpspec.converters.durable import sync_directory, write_durably, writing
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
@@ -22,7 +23,6 @@ from tpspec.converters.originals import file_digests
 from tpspec.converters.pipeline import Pipeline
 from tpspec.converters.readers import PreshardedReader
 from tpspec.converters.sinks import Bytes, write_all
-from tpspec.converters.write_manifest import copy_files
 from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Fold
 from tpspec.weight_files import SINGLE

@@ -21,7 +21,8 @@ from tpspec.manifest import NOT_CUT
 class Conversion:
     """What is read in which order, and what is written.
 
-    `original` is what merging will rebuild, and `losses` says why that is not the source's bytes.
+    `original` is what merging will rebuild, `losses` says why that is not the source's bytes, and
+    `copied` names the files that go along.
     """
 
     reader: Reader
@@ -31,6 +32,7 @@ class Conversion:
     targets: Sequence[Target]
     original: Checkpoint
     losses: tuple[str, ...]
+    copied: Sequence[str]
 
     def fingerprint(self) -> dict[str, Any]:
         """What two runs must have in common to work on one directory."""
@@ -50,7 +52,8 @@ def plan(reader: Reader, out: Path, layout: Layout, *, drop: bool = False) -> Co
     dropped = layout.extras if drop else ()
     losses = (*reader.losses, f"{len(dropped)} tensors were dropped") if dropped else reader.losses
     original = without(reader.checkpoint, dropped)
-    return Conversion(reader, out, layout, found, targets(found, layout.tp), original, losses)
+    files = targets(found, layout.tp)
+    return Conversion(reader, out, layout, found, files, original, losses, reader.copied())
 
 
 def number_cuts(plan: Sequence[Visit], tp: int) -> list[int]:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from tpspec.converters.durable import write_error
 from tpspec.converters.strips import blocks, clip, runs
-from tpspec.errors import TpspecError
 from tpspec.layout import Fold, Share
 
 Bytes = npt.NDArray[np.uint8]
@@ -102,10 +102,3 @@ def write_all(name: str, fd: int, data: Any, position: int) -> None:
             written += os.pwrite(fd, data[written:], position + written)
         except OSError as error:
             raise write_error(name, error) from error
-
-
-def write_error(name: str, error: OSError) -> TpspecError:
-    return TpspecError(
-        f"cannot write {name}: {error.strerror}",
-        remedy="make room or repair the disk, then run the same command again: it goes on where it stopped",
-    )

@@ -132,7 +132,7 @@ def _compare(
     with ExitStack() as stack:
         checkers = [Checker(files[first::count]) for first in range(count)]
         for checker in checkers:
-            stack.callback(checker.close)
+            stack.enter_context(closing(checker))
         pipeline = stack.enter_context(Pipeline(checkers, strip_bytes))
         pipeline.submit(Checker.start, None)
         feed = Feed(reader, pipeline, strip_bytes, sum(visit.nbytes for visit in plan), progress)

@@ -210,3 +210,14 @@ def test_dropped_tensors_are_nowhere_and_merging_says_that_bytes_differ(
     layout = replace(example(2)[1], extras=())
     convert(PreshardedReader(Presharded.open(tmp_path / "out")), tmp_path / "again", layout)
     assert read_manifest(tmp_path / "again").losses == ("2 tensors were dropped",)
+
+
+def test_a_rank_that_was_removed_before_completion_is_written_again(
+    tmp_path: Path, source: CheckpointReader
+) -> None:
+    convert(source, tmp_path / "alone", LAYOUT)
+    convert(source, tmp_path / "out", LAYOUT, ranks=[0, 1])
+    (tmp_path / "out" / rank_file(1, 4)).unlink()
+    assert convert(source, tmp_path / "out", LAYOUT, ranks=[2, 3]).missing == (rank_file(1, 4),)
+    assert convert(source, tmp_path / "out", LAYOUT).written == (rank_file(1, 4),)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")

@@ -95,7 +95,7 @@ def test_a_file_size_limit_is_one_clear_error_and_a_rerun_recovers(tmp_path: Pat
     assert failed.returncode == 1
     assert failed.stderr.count("error:") == 1
     assert "File too large" in failed.stderr
-    assert "run the same command again" in failed.stderr
+    assert "put that right, then run the same command again" in failed.stderr
     assert not list((tmp_path / "out").glob("*.safetensors"))
     assert not (tmp_path / "out" / MANIFEST).exists()
     subprocess.run(command, check=True)
@@ -128,7 +128,7 @@ def test_a_disk_that_fills_up_midway_is_one_clear_error_and_a_rerun_recovers(
     with pytest.raises(TpspecError, match=r"cannot write .*: No space left on device"):
         convert(source, small_disk / "out", layout, progress=fill, strip_bytes=4096)
     assert not list((small_disk / "out").glob("*.safetensors"))
-    with pytest.raises(TpspecError, match=r"needs 0\.00 GB more, its disk has 0\.00 GB free"):
+    with pytest.raises(TpspecError, match=r"needs 0\.\d MB more, its disk has 0\.\d MB free"):
         convert(source, small_disk / "out", layout)
     filler.unlink()
     convert(source, small_disk / "out", layout)

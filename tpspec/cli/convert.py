@@ -66,7 +66,7 @@ def command(
     from tpspec.resolve import resolve_layout
 
     start = time.monotonic()
-    reader = open_source(source)
+    reader = open_source(source, lambda checkpoint: resolve_layout(checkpoint, tp, spec_file))
     layout = resolve_layout(reader.checkpoint, tp, spec_file)
     try:
         with progress(quiet=quiet or as_json) as advance:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from cut_checkpoints import contents
+from fake_hub import MODEL, fake_hub
+
+from tpspec.cli.progress import progress
 
 STORIES = Path(__file__).parents[2] / "models" / "stories260k"
 Tpspec = Callable[..., Any]
@@ -110,3 +119,61 @@ def test_help_shows_examples(tpspec: Tpspec, command: str) -> None:
 
 def hashes(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents(folder).items()}
+
+
+def test_a_model_of_the_hub_is_downloaded_only_if_its_headers_fit(tpspec: Tpspec, tmp_path: Path) -> None:
+    with fake_hub(STORIES) as hub:
+        environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+        command = [sys.executable, "-m", "tpspec", "convert", MODEL, str(tmp_path / "cut"), "--tp"]
+        bad = subprocess.run([*command, "8"], env=environment, capture_output=True, text=True, check=False)
+        assert (bad.returncode, bad.stderr.count("172 % 8 = 4")) == (1, 3)
+        assert hub.sent["model.safetensors"] < 100_000
+        subprocess.run([*command, "4"], env=environment, capture_output=True, check=True)
+    assert tpspec("verify", tmp_path / "cut", "--against", STORIES).status == 0
+
+
+def test_an_unfinished_directory_is_no_source(tpspec: Tpspec, tmp_path: Path) -> None:
+    tpspec("convert", STORIES, tmp_path / "cut", "--tp", 2, "--ranks", "1")
+    for command in (
+        ("convert", tmp_path / "cut", tmp_path / "out", "--tp", 1),
+        ("verify", tmp_path / "cut"),
+        ("merge", tmp_path / "cut", tmp_path / "out"),
+    ):
+        ran = tpspec(*command)
+        assert ran.status == 1
+        assert "not a complete" in ran.err or "is not complete" in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("click.echo", lambda text, err: lines.append(text) if err else None)
+    monkeypatch.setattr("tpspec.cli.progress.LOG_EVERY", 0.0)
+    with progress(quiet=False) as advance:
+        assert advance is not None
+        advance(1 << 20, 4 << 20)
+        advance(2 << 20, 4 << 20)
+    assert re.fullmatch(r"2 MiB of 4 MiB, .*/s, \d+ s left", lines[-1])
+
+
+STEPS = """
+import time
+from tpspec.cli.progress import progress
+with progress(quiet=False) as advance:
+    for step in range(1, 21):
+        advance(step * 5_000_000, 100_000_000)
+        time.sleep(0.03)
+"""
+
+
+def test_progress_on_a_terminal_shows_rate_and_time_left() -> None:
+    terminal, end = pty.openpty()
+    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen([sys.executable, "-c", STEPS], stderr=end, env=environment):
+        os.close(end)
+        shown = ""
+        with contextlib.suppress(OSError):  # what a terminal reads when the other end is closed
+            while part := os.read(terminal, 1 << 16):
+                shown += part.decode()
+    os.close(terminal)
+    assert re.search(r"[\d.]+/100\.0 MB [\d.]+ MB/s 0:00:0\d", click.unstyle(shown))

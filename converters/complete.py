@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from tpspec import __version__
 from tpspec.checkpoint import MANIFEST
-from tpspec.converters.durable import sync_directory, write_durably, writing
+from tpspec.converters.copy_files import copy_files
+from tpspec.converters.durable import write_durably
+from tpspec.converters.journal import clear_state, is_complete, locked, read_record
 from tpspec.converters.plan import Conversion, layout_hash, number_cuts
+from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Cut
 from tpspec.manifest import (
     FORMAT,
@@ -24,15 +24,44 @@ from tpspec.manifest import (
     SpecRecord,
     pack_header,
 )
-from tpspec.regular_file import open_regular
-
-COPY_BLOCK = 1 << 20
 
 
-def write_manifest(
+def complete(conversion: Conversion) -> tuple[str, ...]:
+    """Completes the directory if every file is there; else returns the names of those that are not."""
+    out = conversion.out
+    with locked(out):
+        if (out / MANIFEST).exists():
+            clear_state(out)
+            return ()
+        records = {target.name: read_record(out, target) for target in conversion.targets}
+        missing = tuple(t.name for t in conversion.targets if not is_complete(out, t, records[t.name]))
+        if missing:
+            return missing
+        _check_agreement(out, records)
+        copied = copy_files(conversion.reader.checkpoint.directory, out, conversion.copied)
+        write_durably(out / MANIFEST, _manifest(conversion, records, copied).encode())
+        clear_state(out)
+    return ()
+
+
+def _check_agreement(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises TpspecError where ranks were cut from sources of different content."""
+    first, *others = records
+    findings = [
+        Finding(other, f"was cut from another {file} than {first}")
+        for other in others
+        for file, digest in records[first]["digests"].items()
+        if records[other]["digests"].get(file) != digest
+    ]
+    if findings:
+        remedy = f"remove {out}, and convert again from one source"
+        raise TpspecError(f"the ranks in {out} do not belong together", findings, remedy)
+
+
+def _manifest(
     conversion: Conversion, records: Mapping[str, Mapping[str, Any]], copied: Sequence[FileRecord]
-) -> None:
-    """Writes tpspec.json from the records of every target."""
+) -> Manifest:
+    """What the records of every target come to."""
     layout, original = conversion.layout, conversion.original
     numbers = number_cuts(conversion.visits, layout.tp)
     cuts: dict[int, Cut] = {}
@@ -46,7 +75,7 @@ def write_manifest(
         for target in conversion.targets
     ]
     digests = records[files[0].name]["digests"]
-    manifest = Manifest(
+    return Manifest(
         format=FORMAT,
         tpspec=__version__,
         spec=SpecRecord(layout.spec, layout_hash(conversion.visits, layout.tp)),
@@ -70,25 +99,3 @@ def write_manifest(
         extras=files[layout.tp] if len(files) > layout.tp else None,
         copied=tuple(copied),
     )
-    write_durably(conversion.out / MANIFEST, manifest.encode())
-
-
-def copy_files(source: Path, out: Path, names: Iterable[str]) -> list[FileRecord]:
-    """Copies files as they are, links as what they lead to; nothing is run."""
-    records, folders = [], {out}
-    for name in names:
-        digest, size = xxhash.xxh3_128(), 0
-        with open_regular(source / name, name) as original, writing(name):
-            folders.add((out / name).parent)
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            with (out / name).open("wb") as copy:
-                while block := original.read(COPY_BLOCK):
-                    copy.write(block)
-                    digest.update(block)
-                    size += len(block)
-                copy.flush()
-                os.fsync(copy.fileno())
-        records.append(FileRecord(name, size, digest.hexdigest()))
-    for folder in folders:
-        sync_directory(folder)
-    return records
