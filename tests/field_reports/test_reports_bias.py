@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_checkpoints import (
-    checkpoint,
-    linear,
-    llama_config,
-    llama_shapes,
-    load,
-    names,
-    norm,
-    rank_path,
-    repeated,
-    save,
-    tpspec,
-)
+from tiny_checkpoints import checkpoint, linear, load, names, norm, rank_path, repeated, save, tpspec
+from tiny_decoders import llama_config, llama_shapes
 
 MLP = """
 hidden: hidden_size

@@ -9,19 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_checkpoints import (
-    INDEX,
-    accepted,
-    checkpoint,
-    llama,
-    llama_config,
-    llama_shapes,
-    load,
-    rank_path,
-    shard_name,
-    tpspec,
-    write_index,
-)
+from tiny_checkpoints import INDEX, accepted, checkpoint, load, rank_path, shard_name, tpspec, write_index
+from tiny_decoders import llama, llama_config, llama_shapes
 
 ONE, TWO = shard_name(1, 2), shard_name(2, 2)
 

@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from tiny_checkpoints import checkpoint, deepseek, llama, llama_config, llama_shapes, names
+from tiny_checkpoints import checkpoint, names
+from tiny_decoders import deepseek, llama, llama_config, llama_shapes
 
 from tpspec.language.registry import spec_named
 from tpspec.resolve import resolve

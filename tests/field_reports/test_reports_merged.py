@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tiny_checkpoints import checkpoint, linear, llama_config, llama_shapes, names
+from tiny_checkpoints import checkpoint, linear, names
+from tiny_decoders import llama_config, llama_shapes
 
 MERGED = """
 hidden: hidden_size

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_checkpoints import (
-    checkpoint,
-    deepseek,
-    linear,
-    llama,
-    llama_config,
-    llama_shapes,
-    load,
-    norm,
-    repeated,
-)
+from tiny_checkpoints import checkpoint, linear, load, norm, repeated
+from tiny_decoders import deepseek, llama, llama_config, llama_shapes
 
 INV_FREQ = "model.layers.0.self_attn.rotary_emb.inv_freq"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_checkpoints import checkpoint, llama, llama_config, llama_shapes, names
+from tiny_checkpoints import checkpoint, names
+from tiny_decoders import llama, llama_config, llama_shapes
 
 from tpspec.axes import shares
 from tpspec.language.registry import spec_named

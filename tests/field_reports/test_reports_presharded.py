@@ -7,7 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
-from tiny_checkpoints import accepted, llama, load, rank_path, save, tpspec
+from tiny_checkpoints import accepted, load, rank_path, save, tpspec
+from tiny_decoders import llama
 
 from tpspec.errors import TpspecError
 from tpspec.presharded import Presharded

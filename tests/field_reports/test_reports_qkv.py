@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tiny_checkpoints import checkpoint, linear, llama_config, llama_shapes, names, norm, repeated
+from tiny_checkpoints import checkpoint, linear, names, norm, repeated
+from tiny_decoders import llama_config, llama_shapes
 
 ATTENTION = """
 let: {num_key_value_heads: num_key_value_heads or num_attention_heads}

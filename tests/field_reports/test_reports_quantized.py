@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_checkpoints import checkpoint, llama_config, llama_shapes, names
+from tiny_checkpoints import checkpoint, names
+from tiny_decoders import llama_config, llama_shapes
 
 LAYER = "model.layers.0"
 BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}

@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from tiny_checkpoints import accepted, checkpoint, llama, llama_config, llama_shapes, load, names, rank_path
+from tiny_checkpoints import accepted, checkpoint, load, names, rank_path
+from tiny_decoders import llama, llama_config, llama_shapes
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
