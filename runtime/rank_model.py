@@ -24,6 +24,7 @@ from tpspec.runtime.collectives import Collectives
 from tpspec.runtime.memory_names import MemoryNames
 from tpspec.runtime.narrow import narrow_model
 from tpspec.runtime.rank_file import RankFile
+from tpspec.runtime.selected import keep_selected
 from tpspec.runtime.sites import Site, find_sites, predicted
 from tpspec.scope import ConfigScope
 
@@ -69,9 +70,11 @@ def load_rank(
     config = read_model_config(str(directory), text_only=spec.model_class == "text")
     model = build_model(config, attention=spec.attention)
     names = MemoryNames(spec, model)
+    scope = ConfigScope(spec, presharded.config, presharded.tp)
+    keep_selected(names, scope, rank)
     _fill(model, names, presharded.layout.tensors, RankFile(file), rank)
     _choose_expert_kernel(model)
-    narrow_model(model, names, ConfigScope(spec, presharded.config, presharded.tp), rank)
+    narrow_model(model, names, scope, rank)
     if dtype is not None:
         _cast(model, dtype)
     if device != "cpu":

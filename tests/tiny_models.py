@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dense_switches import DENSE
+
 from tpspec.checkpoint import Checkpoint, open_checkpoint
 from tpspec.language.registry import BUILT_IN, spec_named
 from tpspec.language.spec import Spec
@@ -144,12 +146,16 @@ _SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
 def _variants() -> tuple[Variant, ...]:
     variants = []
     for name in SPEC_NAMES:
-        first, *others = spec_named(name).model_types
+        spec = spec_named(name)
+        if not spec.model_types or spec.model_class == "elsewhere":
+            continue  # a base of others, or an architecture without code in transformers
+        first, *others = spec.model_types
         variants.append(Variant(name, "tiny", first))
         variants += [
             Variant(name, model_type, model_type) for model_type in others if model_type not in LEGACY
         ]
-        variants += [Variant(name, switch, first, **how) for switch, how in _SWITCHES.get(name, {}).items()]
+        switches = (_SWITCHES | DENSE).get(name, {})
+        variants += [Variant(name, switch, first, **how) for switch, how in switches.items()]
     return tuple(variants)
 
 
@@ -176,15 +182,18 @@ def _open(variant: Variant) -> Checkpoint:
 @cache
 def _save(variant: Variant) -> Path:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
+
+    from tpspec.runtime.tiny import tiny_config
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)
     values = {**variant.spec.tiny, **variant.config}
-    config = AutoConfig.for_model(variant.model_type, **values)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    config = tiny_config(variant.model_type, values)
+    text = config.get_text_config() if variant.spec.model_class == "text" else config
+    model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_floating_point():
             # Bare vectors (A_log, sinks, score corrections) are often kept in float32.
@@ -192,6 +201,8 @@ def _save(variant: Variant) -> Path:
             tensor.data = torch.randn(tensor.shape, dtype=torch.float32 if bare else torch.bfloat16)
     folder = _root() / str(variant)
     model.save_pretrained(folder, max_shard_size=variant.shard_size)
+    if text is not config:
+        config.save_pretrained(folder)
     if variant.extra or variant.renamed or variant.fp8:
         _rewrite(folder, variant)
     return folder

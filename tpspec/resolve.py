@@ -242,7 +242,7 @@ class _Resolver:
                 if has is None:
                     if required and (id(placed), values) not in self.at_fault:
                         self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
-                elif not placed.pattern.subtree and not (has & main):
+                elif not (placed.pattern.subtree or has & main or self._tied(placed)):
                     problem = f"has {', '.join(sorted(has))} but no weight"
                     self.faults.add(placed.pattern, problem, placed.place, binding=binding)
                 else:

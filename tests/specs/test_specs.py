@@ -55,7 +55,8 @@ def test_each_index_is_held_once_or_as_often_as_its_units_are_copied(variant, tp
     for name, tensor in layout(variant, tp).tensors.items():
         sharing, cut = sharings[name], tensor.cut
         parts = [part.axis.copies(tp) if part.axis else tp for part in sharing.parts]
-        allowed = set(parts) if cut.dim is not None else {1 if sharing.once else tp}
+        parts += [sharing.select[0].copies(tp)] if sharing.select else []
+        allowed = set(parts) if parts else {1 if sharing.once else tp}
         assert {count for _, _, count in cut.copies()} <= allowed, name
 
 
