@@ -41,7 +41,7 @@ from tpspec.runtime.comparing import (
 )
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
-from tpspec.runtime.tiny import tiny_model
+from tpspec.runtime.tiny import tiny_config, tiny_model
 
 BOUND = 1e-5
 PASSES = 1 + DECODE_STEPS
@@ -93,6 +93,8 @@ def tiny_subject(
     model = tiny_model(spec, changes)
     with tempfile.TemporaryDirectory(prefix="tpspec-prove-") as scratch:
         model.save_pretrained(scratch)
+        if spec.model_class == "text":
+            tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})}).save_pretrained(scratch)
         yield subject(model, Path(scratch), spec, spec_file)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
@@ -24,9 +24,8 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
     """
     if not spec.model_types:
         raise TpspecError(f"{spec.where} names no model type, so there is no model to prove it with")
-    values = {**spec.tiny, **(changes or {})}
     try:
-        config = AutoConfig.for_model(spec.model_types[0], **values)
+        config = tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})})
         text: PretrainedConfig = config.get_text_config() if spec.model_class == "text" else config
         options = {"attn_implementation": spec.attention} if spec.attention else {}
         torch.manual_seed(SEED)
@@ -36,6 +35,14 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
     randomize(model)
     model.eval()
     return model
+
+
+def tiny_config(model_type: str, values: Mapping[str, Any]) -> PretrainedConfig:
+    """A config of a model type; where that wraps a text model, the values are the text model's."""
+    if "text_config" in CONFIG_MAPPING[model_type].sub_configs and "text_config" not in values:
+        values = {"text_config": dict(values)}
+    config: PretrainedConfig = AutoConfig.for_model(model_type, **values)
+    return config
 
 
 def randomize(model: nn.Module) -> None:

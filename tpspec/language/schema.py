@@ -131,7 +131,8 @@ class Rule(Strict):
     reduce_at: Name | None = None
     """The enclosing module after which the all-reduce runs, in place of right here."""
     reduce_with: Name | None = None
-    """The sibling to whose partial sum this one is added before the one all-reduce of both."""
+    """The sibling to whose partial sum this one (with `reduce_at`, the block's) is added before the one
+    all-reduce of both."""
     reduce_before: Name | None = None
     """The module before which the all-reduce runs."""
     norm: Norm | None = None
@@ -241,7 +242,7 @@ class Slice(Strict):
 class Runtime(Strict):
     """What a rank's model is told after it is built."""
 
-    config: dict[Name, Expr] = {}
+    config: dict[Name, Expr | None] = {}
     attributes: dict[Name, dict[Name, Expr]] = {}
     slice: dict[Name, Slice] = {}
     buffers: dict[Name, Slice] = {}
