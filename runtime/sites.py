@@ -124,11 +124,11 @@ def _reduce(item: Shared, names: MemoryNames) -> Iterator[Site]:
     if rule.reduce_before:
         yield Site("reduce_input", _module(placed, rule.reduce_before, item.binding, names))
         return
+    module = _module(placed, rule.reduce_at or placed.template, item.binding, names)
     if rule.reduce_with:
-        sibling = _module(placed, rule.reduce_with, item.binding, names)
-        yield Site("hold", _module(placed, placed.template, item.binding, names), partner=sibling)
-        return
-    yield Site("reduce", _module(placed, rule.reduce_at or placed.template, item.binding, names))
+        yield Site("hold", module, partner=_module(placed, rule.reduce_with, item.binding, names))
+    else:
+        yield Site("reduce", module)
 
 
 def _module(placed: PlacedRule, template: str, binding: Mapping[str, int], names: MemoryNames) -> str:

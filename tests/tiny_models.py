@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dense_switches import DENSE
+from moe_switches import MOE
 
 from tpspec.checkpoint import Checkpoint, open_checkpoint
 from tpspec.language.registry import BUILT_IN, spec_named
@@ -154,7 +155,7 @@ def _variants() -> tuple[Variant, ...]:
         variants += [
             Variant(name, model_type, model_type) for model_type in others if model_type not in LEGACY
         ]
-        switches = (_SWITCHES | DENSE).get(name, {})
+        switches = (_SWITCHES | DENSE | MOE).get(name, {})
         variants += [Variant(name, switch, first, **how) for switch, how in switches.items()]
     return tuple(variants)
 

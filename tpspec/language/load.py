@@ -12,7 +12,7 @@ from tpspec.language.checks import complaints
 from tpspec.language.documents import SpecFile, read_spec_file
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import PatternError, compile_pattern, expand
-from tpspec.language.schema import NO_PREFIX, Rule, Runtime
+from tpspec.language.schema import NO_PREFIX, Rename, Rule, Runtime, Stack
 from tpspec.language.spec import PlacedRule, Spec
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def _merge(files: list[SpecFile]) -> Spec:
         hidden=_latest(files, lambda c: c.hidden),
         rules=tuple(rule for placed in rules.values() for rule in placed),
         ignore=tuple(ignore),
-        memory=_latest(files, lambda c: c.memory) or (),
+        memory=_memory(files),
         cache=_latest(files, lambda c: c.cache) or (),
         runtime=runtime,
         tiny=_layered(files, lambda c: c.tiny),
@@ -110,12 +110,21 @@ def _layered(files: list[SpecFile], of: Callable[[Any], Mapping[str, T | None]])
 
 
 def _attributes(files: list[SpecFile]) -> dict[str, dict[str, Expression]]:
-    """Attributes of each module, those of the bases and the file's own together."""
+    """Attributes of each module, those of the bases and the file's own together; null takes a module's away."""
     merged: dict[str, dict[str, Expression]] = {}
     for file in files:
         for module, attributes in file.content.runtime.attributes.items():
-            merged[module] = merged.get(module, {}) | attributes
-    return merged
+            merged[module] = {} if attributes is None else merged.get(module, {}) | attributes
+    return {module: attributes for module, attributes in merged.items() if attributes}
+
+
+def _memory(files: list[SpecFile]) -> tuple[Stack | Rename, ...]:
+    """The entries of the file itself, and after them those of its bases that it does not say anew."""
+    entries: dict[str, Stack | Rename] = {}
+    for file in reversed(files):
+        for entry in file.content.memory:
+            entries.setdefault(entry.stack if isinstance(entry, Stack) else entry.rename, entry)
+    return tuple(entries.values())
 
 
 def _latest(files: list[SpecFile], of: Callable[[Any], T | None]) -> T | None:

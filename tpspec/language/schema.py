@@ -200,11 +200,11 @@ Rules = Annotated[
 
 
 class Stack(Strict):
-    """Tensors that memory holds as one: stacked over a range, alternatives concatenated."""
+    """Tensors that memory holds as one: alternatives concatenated, and stacked over a range if there is one."""
 
     stack: Name
     """The stored names, with the range and the alternatives in braces."""
-    over: Name
+    over: Name | None = None
     into: Name
     """The parameter's name in memory."""
 
@@ -243,7 +243,7 @@ class Runtime(Strict):
     """What a rank's model is told after it is built."""
 
     config: dict[Name, Expr | None] = {}
-    attributes: dict[Name, dict[Name, Expr]] = {}
+    attributes: dict[Name, dict[Name, Expr] | None] = {}
     slice: dict[Name, Slice] = {}
     buffers: dict[Name, Slice] = {}
 
@@ -308,7 +308,8 @@ class SpecDocument(Strict):
     """Groups of rules for checkpoints published in several forms; exactly one form matches."""
     ignore: tuple[Name, ...] = ()
     """Stored buffers that no rank needs, as shell patterns."""
-    memory: tuple[Stack | Rename, ...] | None = None
+    memory: tuple[Stack | Rename, ...] = ()
+    """Where names in memory differ from the stored ones; the bases' entries come after."""
     cache: tuple[CacheEntry, ...] | None = None
     runtime: Runtime = Runtime()
 

@@ -120,6 +120,14 @@ def test_a_child_changes_takes_away_and_adds(tmp_path: Path) -> None:
     assert child.model_types == ()
 
 
+def test_names_in_memory_add_up_and_the_spec_s_own_come_first(tmp_path: Path) -> None:
+    load(tmp_path, GOOD + "memory: [{rename: up, to: fc1}, {rename: down, to: fc2}]\n")
+    child = load(
+        tmp_path, "spec: 1\narchitecture: a\nextends: mine\nmemory: [{rename: down, to: out}]\n", "a"
+    )
+    assert [(entry.rename, entry.to) for entry in child.memory] == [("down", "out"), ("up", "fc1")]
+
+
 def test_inheritance_in_a_circle_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("spec: 1\narchitecture: a\nextends: b\n")
     (tmp_path / "b.yaml").write_text("spec: 1\narchitecture: b\nextends: a\n")
