@@ -30,6 +30,7 @@ class CheckedFile:
     def write(self, position: int, data: Bytes) -> None:
         """Compares the bytes at `position`, and those before it, which should be zeros."""
         self.fill(position)
+        assert position == self.position, (self.target.name, position, self.position)
         self._compare(data)
 
     def fill(self, position: int) -> None:

@@ -78,6 +78,7 @@ class OutputFile:
     def write(self, position: int, data: Bytes) -> None:
         """Appends bytes, after zeros up to `position`."""
         self.fill(position)
+        assert position == self.position, (self.name, position, self.position)
         self._append(data)
 
     def fill(self, position: int) -> None:

@@ -13,8 +13,10 @@ import pytest
 from cut_checkpoints import AUX, contents, example
 
 from tpspec.checkpoint import open_checkpoint
+from tpspec.converters.complete import complete
 from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
+from tpspec.converters.plan import plan
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
 from tpspec.converters.verify import verify
 from tpspec.errors import TpspecError
@@ -221,3 +223,12 @@ def test_a_rank_that_was_removed_before_completion_is_written_again(
     assert convert(source, tmp_path / "out", LAYOUT, ranks=[2, 3]).missing == (rank_file(1, 4),)
     assert convert(source, tmp_path / "out", LAYOUT).written == (rank_file(1, 4),)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+def test_a_host_that_ends_after_another_completed_the_directory_changes_nothing(
+    tmp_path: Path, source: CheckpointReader
+) -> None:
+    convert(source, tmp_path / "out", LAYOUT)
+    before = contents(tmp_path / "out")
+    assert complete(plan(source, tmp_path / "out", LAYOUT)) == ()
+    assert contents(tmp_path / "out") == before

@@ -144,3 +144,12 @@ def test_the_command_line_exits_with_1_and_lists_what_is_wrong(cut: Path) -> Non
 def kib(directory: Path) -> str:
     manifest = read_manifest(directory)
     return f"{sum(r.size for r in (*manifest.own_files(), *manifest.copied)) / 1024:.3g}"
+
+
+def test_a_rank_that_shrinks_meanwhile_differs(cut: Path, source: CheckpointReader) -> None:
+    def shrink(_done: int, _total: int) -> None:
+        os.truncate(cut / RANK[3], 600)
+
+    text = "\n".join(map(str, verify(cut, source, progress=shrink, strip_bytes=16).findings))
+    assert f"{RANK[3]}: has the hash" in text
+    assert f"column: is not what {source.checkpoint.directory} gives" in text
