@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from itertools import count
 
@@ -10,11 +11,14 @@ import torch
 from tpspec.runtime.agreement import from_rank_0
 from tpspec.runtime.answer import Answer
 from tpspec.runtime.passes import Passes, can_pad
-from tpspec.runtime.plan import Plan, agreed
+from tpspec.runtime.plan import Plan
 from tpspec.runtime.rank_model import RankModel
-from tpspec.runtime.request import Completion, Piece
+from tpspec.runtime.request import Completion, Piece, Request
+from tpspec.runtime.sampling import SITE as CHOICE_SITE
 from tpspec.runtime.sampling import Sampler
+from tpspec.runtime.sites import COLLECTIVES
 from tpspec.runtime.text import Continuation
+from tpspec.runtime.trace import Call
 
 STOP_SITE = "stop strings"
 
@@ -24,27 +28,42 @@ Observer = Callable[[bool], object]
 
 def generate(
     rank: RankModel,
-    plan: Plan | None,
+    plan: Plan,
     texts: Sequence[Continuation] | None,
     observe: Observer = lambda _: None,
 ) -> Generator[Piece, None, list[Completion]]:
-    """Completes the prompts of rank 0's plan and fills in its texts; other ranks give neither.
+    """Completes the prompts of a plan that is the same on all ranks; rank 0 alone has texts to fill in.
 
     Yields text on rank 0 as it comes; returns the completions, in the prompts' order, on every rank.
     """
-    device = rank.model.device
-    plan = agreed(plan, rank.collectives, device)
     sampler = Sampler(plan.sampling, rank.collectives, rank.vocabulary)
     answers = [
         Answer(room, plan.eos, texts[number] if texts else None) for number, room in enumerate(plan.rooms)
     ]
     for numbers in plan.batches(padded=can_pad(rank)):
         yield from _complete(rank, plan, numbers, {n: answers[n] for n in numbers}, sampler, observe)
-    told = from_rank_0([answer.text for answer in answers], rank.collectives, device)
+    told = from_rank_0([answer.text for answer in answers], rank.collectives, rank.model.device)
     return [
         answer.completion(len(prompt), text)
         for answer, prompt, text in zip(answers, plan.prompts, told, strict=True)
     ]
+
+
+def predicted_calls(rank: RankModel, request: Request) -> Counter[Call]:
+    """The collectives of one pass: those that the tags imply, and those of the choice of tokens.
+
+    Logits are not gathered: the choice exchanges candidates.
+    """
+    calls = Counter(
+        (COLLECTIVES[site.kind], site.module)
+        for site in rank.sites
+        if site.kind in COLLECTIVES and site.kind != "logits"
+    )
+    for kind, number in Sampler(request.sampling, rank.collectives, rank.vocabulary).predicted().items():
+        calls[kind, CHOICE_SITE] = number
+    if request.stop:
+        calls["broadcast", STOP_SITE] = 1
+    return calls
 
 
 def _complete(

@@ -107,22 +107,22 @@ class Sampler:
         check_numbers(values[:, 0])
         scaled = values.double() / sampling.temperature
         if sampling.top_k:
-            known = torch.ones_like(keys, dtype=torch.bool)
+            bound = torch.full_like(keys[:, :1], NOTHING)
             mass = scaled.logsumexp(1, keepdim=True)
         else:
-            known = keys >= _unknown_from(gathered, rows)
+            bound = _worst_known(gathered, rows)
             mass = torch.cat([part[:, :1].view(torch.float64) for part in gathered], 1).logsumexp(1, True)
         shares = (scaled - mass).exp()
         sums = shares.cumsum(1)
-        nucleus = known & (sums - shares < sampling.top_p)
+        nucleus = (keys >= bound) & (sums - shares < sampling.top_p)
         scores = scaled + gumbel(sampling.seed, sequences, step, ids)
         chosen = scores.masked_fill(~nucleus, -torch.inf).argmax(1, keepdim=True)
-        complete = known.all(1) | (known & (sums >= sampling.top_p)).any(1)
-        return ids.gather(1, chosen)[:, 0].where(complete, UNDECIDED)
+        complete = (bound == NOTHING) | ((keys >= bound) & (sums >= sampling.top_p)).any(1, keepdim=True)
+        return ids.gather(1, chosen).where(complete, UNDECIDED)[:, 0]
 
 
-def _unknown_from(gathered: list[Tensor], rows: list[int]) -> Tensor:
-    """A bound [b, 1] on candidates that were not given: the worst that was, of the ranks that hold more."""
+def _worst_known(gathered: list[Tensor], rows: list[int]) -> Tensor:
+    """The candidate [b, 1] down to which all are known; NOTHING where the ranks have given every one."""
     bounds = [
         part[:, -1:] if held >= part.shape[1] else torch.full_like(part[:, -1:], NOTHING)
         for part, held in zip(gathered, rows, strict=True)

@@ -1,0 +1,103 @@
+"""Which model the ranks load, and how. Light to import: ranks import torch where they load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpspec.errors import TpspecError
+from tpspec.presharded import Presharded
+from tpspec.scope import flatten
+
+if TYPE_CHECKING:
+    from tpspec.runtime.collectives import Collectives
+    from tpspec.runtime.rank_model import RankModel
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A pre-sharded directory and how its ranks are loaded.
+
+    `dtype` is a name of torch's, None for the one that is stored; `verify` whether hashes are checked.
+    """
+
+    directory: Path
+    spec_file: Path | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    verify: bool = True
+
+    def open(self) -> Presharded:
+        """The directory, before a rank starts. Raises TpspecError where the runtime cannot run it."""
+        presharded = Presharded.open(self.directory)
+        quantization = flatten(presharded.config).get("quantization_config")
+        if quantization:
+            method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+            raise TpspecError(
+                f"{self.directory} is quantized ({method}), and the runtime has no kernels for that",
+                remedy="convert the checkpoint that is not quantized",
+            )
+        return presharded
+
+    def check_device(self) -> None:
+        """Raises TpspecError where torch cannot use the device."""
+        if self.device != "cpu":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise TpspecError(f"torch finds no GPU here for --device {self.device}")
+
+    def load(self, collectives: Collectives) -> RankModel:
+        """One rank's model."""
+        import torch
+        from transformers.utils import logging
+
+        from tpspec.runtime.rank_model import load_rank
+
+        self.check_device()
+        logging.set_verbosity_error()
+        return load_rank(
+            self.directory,
+            collectives,
+            spec_file=self.spec_file,
+            dtype=getattr(torch, self.dtype) if self.dtype else None,
+            device=self.device,
+            verify=self.verify,
+        )
+
+
+def check_rank_files(presharded: Presharded) -> None:
+    """Looks at every rank's file, but not at its hash, before ranks start on this machine.
+
+    Raises TpspecError with what is wrong with all of them.
+    """
+    faulty: dict[int, TpspecError] = {}
+    for rank in range(presharded.tp):
+        try:
+            presharded.check_rank(rank, presharded.tp, hashes=False)
+        except TpspecError as error:
+            faulty[rank] = error
+    if faulty:
+        ranks = f"rank{'s' * (len(faulty) > 1)} {', '.join(map(str, faulty))}"
+        findings = [finding for error in faulty.values() for finding in error.findings]
+        remedies = dict.fromkeys(error.remedy for error in faulty.values())
+        raise TpspecError(f"{ranks} cannot be loaded", findings, remedy="\n  → ".join(remedies))
+
+
+def modules_to_preload(presharded: Presharded) -> list[str]:
+    """What all ranks import, for the process that they are forked from; nothing is imported here.
+
+    Raises ModuleNotFoundError where torch or transformers are not installed.
+    """
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named '{package}'", name=package)
+    transformers = find_spec("transformers")
+    assert transformers is not None
+    assert transformers.origin is not None
+    name = str(flatten(presharded.config).get("model_type")).replace("-", "_")
+    path = Path(transformers.origin).parent / "models" / name / f"modeling_{name}.py"
+    model = [f"transformers.models.{name}.modeling_{name}"] if path.exists() else []
+    return ["tpspec.runtime.generate", "tpspec.runtime.rank_model", *model]
