@@ -16,9 +16,10 @@ from tpspec.language.spec import Spec
 
 @dataclass
 class Stacked:
-    """A parameter of several stored tensors: rows by number, alternatives side by side."""
+    """A parameter of several stored tensors: rows by number if it has rows, alternatives side by side."""
 
     into: str
+    over: bool
     rows: dict[int, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
 
     def names(self) -> list[list[str]]:
@@ -67,17 +68,18 @@ class MemoryNames:
                 alone.append(name)
             else:
                 into, row, alternative = found
-                stacks.setdefault(into, Stacked(into)).rows[row][alternative] = name
+                over = row is not None
+                stacks.setdefault(into, Stacked(into, over)).rows[row or 0][alternative] = name
         return alone, list(stacks.values())
 
-    def _member(self, name: str) -> tuple[str, int, int] | None:
+    def _member(self, name: str) -> tuple[str, int | None, int] | None:
         for stripped, _ in self.spec.names_of(name) if self._stacks else ():
             skeleton, numbers = skeleton_of(stripped)
             for pattern, entry, alternative in self._stacks:
                 binding = pattern.match(numbers) if pattern.skeleton == skeleton else None
                 if binding is not None:
                     values = dict(binding)
-                    row = values.pop(entry.over)
+                    row = values.pop(entry.over) if entry.over else None
                     return compile_pattern(entry.into).name(values), row, alternative
         return None
 

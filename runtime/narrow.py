@@ -15,6 +15,9 @@ from tpspec.axes import Axis, shares
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.patterns import compile_pattern
+from tpspec.language.schema import Slice
+from tpspec.quantization import detect_format
+from tpspec.rules import Rules
 from tpspec.runtime.memory_names import MemoryNames
 from tpspec.scope import ConfigScope
 
@@ -62,7 +65,7 @@ def _cut_buffers(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
             buffers = names.modules[module]._buffers  # noqa: SLF001 - torch has no public setter
             whole = buffers[leaf]
             assert whole is not None
-            buffers[leaf] = _take(whole, scope.axis(cut.axis, binding), cut.dim, scope, rank)
+            buffers[leaf] = _taker(cut, scope, binding, rank)(whole)
 
 
 def _cut_computed(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
@@ -70,9 +73,7 @@ def _cut_computed(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
     for template, cut in scope.spec.runtime.slice.items():
         owner, _, leaf = template.rpartition(".")
         for module, binding in _modules(owner, names, scope):
-            axis = scope.axis(cut.axis, binding)
-            take = partial(_take, axis=axis, dim=cut.dim, scope=scope, rank=rank)
-            _cut_one(names.modules[module], leaf, take)
+            _cut_one(names.modules[module], leaf, _taker(cut, scope, binding, rank))
 
 
 def _cut_one(module: nn.Module, leaf: str, take: Callable[[Tensor], Tensor]) -> None:
@@ -96,6 +97,20 @@ def _cut_one(module: nn.Module, leaf: str, take: Callable[[Tensor], Tensor]) -> 
     if not callable(function):
         raise TpspecError(f"{type(module).__name__} has neither an argument nor a function '{leaf}' to cut")
     setattr(module, leaf, lambda *args, **kwargs: take(function(*args, **kwargs)))
+
+
+def _taker(
+    cut: Slice, scope: ConfigScope, binding: Mapping[str, int], rank: int
+) -> Callable[[Tensor], Tensor]:
+    """The function that takes a rank's part of a computed value."""
+    assert scope.tp is not None
+    if cut.axis is not None:
+        return partial(_take, axis=scope.axis(cut.axis, binding), dim=cut.dim, scope=scope, rank=rank)
+    rules = Rules(scope, detect_format(scope.config))
+    (placed,) = (p for p in scope.spec.rules if p.template == cut.like and rules.applies(p, binding))
+    share = rules.sharing(placed, binding, "weight", None).cut(scope.tp).shares[rank] or ()
+    held = [i for first, n in share if first is not None for i in range(first, first + n)]
+    return lambda tensor: tensor.index_select(cut.dim, torch.tensor(held, device=tensor.device))
 
 
 def _take(tensor: Tensor, axis: Axis, dim: int, scope: ConfigScope, rank: int) -> Tensor:

@@ -123,7 +123,8 @@ def _fill(
         if target is None:
             findings.append(Finding(stack.into, "the model has no such parameter"))
         else:
-            tensors[target] = file.stack(stack.names())
+            rows = file.stack(stack.names())
+            tensors[target] = rows if stack.over else rows[0]
     for target, tensor in tensors.items():
         _assign(names.modules, target, tensor)
     _tie(model, names, tensors)

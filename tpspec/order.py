@@ -41,9 +41,10 @@ def rank_file_order(spec: Spec, tensors: Sequence[TensorLayout]) -> list[TensorL
         for name, _ in spec.names_of(tensor.name) if members else ():
             skeleton, numbers = skeleton_of(name)
             for pattern, stack, alternative in members.get(skeleton, ()):
-                binding = dict(pattern.match(numbers) or ())
-                if stack.over in binding:
-                    index = binding.pop(stack.over)
+                matched = pattern.match(numbers)
+                if matched is not None:
+                    binding = dict(matched)
+                    index = binding.pop(stack.over) if stack.over else 0
                     start = first.setdefault((stack.into, *binding.values()), position)
                     keys[tensor.name] = (start, index, alternative)
     return sorted(tensors, key=lambda tensor: (-_alignment(tensor.dtype), keys[tensor.name]))

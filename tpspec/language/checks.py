@@ -41,15 +41,20 @@ def _unknown_names(spec: Spec, placed: PlacedRule) -> Iterator[Finding]:
 
 def _unknown_axes(spec: Spec) -> Iterator[Finding]:
     named = [(f"axes.{name}", axis.groups) for name, axis in spec.axes.items() if axis.groups]
-    named += [(f"runtime.slice.{key}", cut.axis) for key, cut in spec.runtime.slice.items()]
-    named += [(f"runtime.buffers.{key}", cut.axis) for key, cut in spec.runtime.buffers.items()]
+    templates = {placed.template for placed in spec.rules}
+    for section, cuts in (("slice", spec.runtime.slice), ("buffers", spec.runtime.buffers)):
+        for key, cut in cuts.items():
+            if cut.axis:
+                named.append((f"runtime.{section}.{key}", cut.axis))
+            elif cut.like not in templates:
+                yield _unknown("module", cut.like or "", templates, f"runtime.{section}.{key}", spec.where)
     for subject, expression in _outside_rules(spec):
         named += [(subject, axis) for axis in expression.axes]
     for subject, axis in named:
         if axis not in spec.axes:
             yield _unknown("axis", axis, spec.axes, subject, spec.where)
     for entry in spec.memory:
-        if isinstance(entry, Stack) and entry.over not in spec.ranges:
+        if isinstance(entry, Stack) and entry.over and entry.over not in spec.ranges:
             yield _unknown("range", entry.over, spec.ranges, f"memory {entry.into}", spec.where)
 
 

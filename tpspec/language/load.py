@@ -12,8 +12,8 @@ from tpspec.language.checks import complaints
 from tpspec.language.documents import SpecFile, read_spec_file
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import PatternError, compile_pattern, expand
-from tpspec.language.schema import NO_PREFIX, Rename, Rule, Runtime, Stack
-from tpspec.language.spec import PlacedRule, Spec
+from tpspec.language.schema import NO_PREFIX, Rename, Rule, Stack
+from tpspec.language.spec import PlacedRule, RankSettings, Spec
 
 T = TypeVar("T")
 MAX_BASES = 16
@@ -70,7 +70,7 @@ def _merge(files: list[SpecFile]) -> Spec:
                 places[f"{section}.{key}"] = file.place(section, key)
         rules |= dict(_rules(file))
         ignore |= dict.fromkeys(content.ignore)
-    runtime = Runtime(
+    runtime = RankSettings(
         config=_layered(files, lambda c: c.runtime.config),
         attributes=_attributes(files),
         slice=_layered(files, lambda c: c.runtime.slice),
@@ -110,12 +110,13 @@ def _layered(files: list[SpecFile], of: Callable[[Any], Mapping[str, T | None]])
 
 
 def _attributes(files: list[SpecFile]) -> dict[str, dict[str, Expression]]:
-    """Attributes of each module, those of the bases and the file's own together; null takes a module's away."""
-    merged: dict[str, dict[str, Expression]] = {}
+    """Attributes of each module, those of the bases and the file's own together; null takes away."""
+    merged: dict[str, dict[str, Expression | None]] = {}
     for file in files:
         for module, attributes in file.content.runtime.attributes.items():
             merged[module] = {} if attributes is None else merged.get(module, {}) | attributes
-    return {module: attributes for module, attributes in merged.items() if attributes}
+    said = {module: {k: v for k, v in values.items() if v is not None} for module, values in merged.items()}
+    return {module: values for module, values in said.items() if values}
 
 
 def _memory(files: list[SpecFile]) -> tuple[Stack | Rename, ...]:

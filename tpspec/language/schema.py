@@ -200,7 +200,7 @@ Rules = Annotated[
 
 
 class Stack(Strict):
-    """Tensors that memory holds as one: alternatives concatenated, and stacked over a range if there is one."""
+    """Tensors that memory holds as one: alternatives concatenated, the rows of a range stacked."""
 
     stack: Name
     """The stored names, with the range and the alternatives in braces."""
@@ -233,17 +233,25 @@ class CacheEntry(Strict):
 
 
 class Slice(Strict):
-    """A computed value that is cut along an axis."""
+    """A computed value that is cut along an axis, or as a module's weight is."""
 
-    axis: Name
+    axis: Name | None = None
+    like: Name | None = None
+    """The template of a module; the value has what the cut dimension of its weight has."""
     dim: int = 0
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> Slice:
+        if (self.axis is None) == (self.like is None):
+            raise ValueError("a value is cut along an 'axis', or 'like' a module's weight")
+        return self
 
 
 class Runtime(Strict):
     """What a rank's model is told after it is built."""
 
     config: dict[Name, Expr | None] = {}
-    attributes: dict[Name, dict[Name, Expr] | None] = {}
+    attributes: dict[Name, dict[Name, Expr | None] | None] = {}
     slice: dict[Name, Slice] = {}
     buffers: dict[Name, Slice] = {}
 

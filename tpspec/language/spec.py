@@ -9,7 +9,7 @@ from typing import Any
 
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import Pattern
-from tpspec.language.schema import Axis, CacheEntry, Prefix, Rename, Rule, Runtime, Stack
+from tpspec.language.schema import Axis, CacheEntry, Prefix, Rename, Rule, Slice, Stack
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,16 @@ class PlacedRule:
 
 
 @dataclass(frozen=True)
+class RankSettings:
+    """What a rank's model is told after it is built."""
+
+    config: Mapping[str, Expression]
+    attributes: Mapping[str, Mapping[str, Expression]]
+    slice: Mapping[str, Slice]
+    buffers: Mapping[str, Slice]
+
+
+@dataclass(frozen=True)
 class Spec:
     """One architecture's spec, resolved. `texts` are the files it was made from, base first."""
 
@@ -51,7 +61,7 @@ class Spec:
     ignore: tuple[str, ...]
     memory: tuple[Stack | Rename, ...]
     cache: tuple[CacheEntry, ...]
-    runtime: Runtime
+    runtime: RankSettings
     tiny: Mapping[str, Any]
     model_class: str | None
     attention: str | None
