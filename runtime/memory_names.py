@@ -39,9 +39,10 @@ class MemoryNames:
         usual = (NO_PREFIX, Prefix(stored=f"{base}." if base else ""))
         self._prefixes = tuple(dict.fromkeys((*usual, *spec.prefixes)))
         self._renames = [
-            (re.compile(rf"(?<![^.]){re.escape(entry.rename)}(?![^.])"), entry.to)
+            (re.compile(rf"(?<![^.]){re.escape(stored)}(?![^.])"), spelled)
             for entry in spec.memory
             if isinstance(entry, Rename)
+            for stored, spelled in entry.pairs
         ]
         self._stacks = [
             (compile_pattern(template), entry, alternative)

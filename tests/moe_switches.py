@@ -66,6 +66,7 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "axk2": {"published": {"extra": _layer("model.layers.3")}},
     "longcat_flash": {"published": {"extra": _layer("model.mtp.layers.0")}},
+    "jetmoe": {"untied": {"config": {"tie_word_embeddings": False}}},
     "cohere2_moe": {"routed": {"config": {"num_shared_experts": 0, "tie_word_embeddings": False}}},
     "aria": {
         "published": {

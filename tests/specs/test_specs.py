@@ -44,7 +44,8 @@ def test_every_tensor_has_one_rule_and_every_rule_its_tensors(variant):
 def test_the_config_alone_gives_the_same_tp_sizes(variant):
     alone = resolve(variant.spec, variant.checkpoint.config)
     assert alone.findings == ()
-    assert alone.valid_tp == resolved(variant).valid_tp == (1, 2, 4, 8)
+    assert alone.valid_tp == resolved(variant).valid_tp
+    assert {1, 2, 4, 8} <= set(alone.valid_tp)
     assert dict(alone.copied_above) == dict(resolved(variant).copied_above)
 
 
@@ -74,14 +75,18 @@ def test_nothing_is_lost_between_ranks_and_extras(variant):
     assert set(variant.extra) == set(found.extras)
 
 
-@specs
+@pytest.mark.parametrize("name", sorted({variant.spec_name for variant in VARIANTS}))
 def test_every_rule_is_used_by_some_tiny_model(name):
     used = {
         (item.placed.template, item.placed.place)
         for variant in variants_of(name)
         for item in resolved(variant).shared
     }
-    rules = {(placed.template, placed.place) for placed in spec_named(name).rules}
+    rules = {
+        (placed.template, placed.place)
+        for placed in spec_named(name).rules
+        if not (placed.rule.once and placed.rule.optional)  # a module's output, which has no tensor
+    }
     assert rules - used == set()
 
 

@@ -133,7 +133,7 @@ def _evaluate(node: ast.expr, scope: Scope) -> Any:
             container = _present(inner, scope)
             position = _present(index, scope)
             if isinstance(container, dict):
-                return container.get(str(position))
+                return _entry(container, position)
             if isinstance(position, int) and position < 0:
                 raise ExpressionError(f"'{ast.unparse(node)}': index {position} is negative")
             return container[position]
@@ -186,6 +186,15 @@ def _arithmetic(node: ast.BinOp, op: ast.operator, left: float, right: float) ->
 
 def _operand(node: ast.expr, comparison: ast.cmpop, scope: Scope) -> Any:
     return (_evaluate if isinstance(comparison, _NONE_IS_FINE) else _present)(node, scope)
+
+
+def _entry(container: dict[str, Any], key: Any) -> Any:
+    """A dict's entry; None where it has none. JSON's keys are text, and numbers may have leading zeros."""
+    if isinstance(key, int):
+        return next(
+            (value for text, value in container.items() if text.isdecimal() and int(text) == key), None
+        )
+    return container.get(key)
 
 
 def _present(node: ast.expr, scope: Scope) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
 from tpspec.language.expressions import Expression, parse
+from tpspec.language.patterns import expand
 from tpspec.language.tags import TAGS
 
 VERSION = 1
@@ -210,10 +211,22 @@ class Stack(Strict):
 
 
 class Rename(Strict):
-    """A piece of the stored names that the model spells differently."""
+    """A piece of the stored names that the model spells differently; alternatives go by their order."""
 
     rename: Name
-    to: str
+    to: Name
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Rename:
+        stored, spelled = expand(self.rename), expand(self.to)
+        if len(stored) != len(spelled):
+            raise ValueError(f"{len(stored)} names are renamed to {len(spelled)}")
+        return self
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Each stored piece with the model's."""
+        return tuple(zip(expand(self.rename), expand(self.to), strict=True))
 
 
 class CacheEntry(Strict):
@@ -326,8 +339,9 @@ class SpecDocument(Strict):
     model_class: Literal["text", "whole"] | None = Field(None, alias="class")
     """Whether the runtime builds the text model alone."""
     attention: Literal["eager", "sdpa"] | None = None
-    decode: Literal["cache", "full_ids", "cache_params", "none"] | None = None
-    """How the model decodes, where not by the usual cache."""
+    decode: Literal["cache", "own_cache", "cache_params", "state", "full_ids", "none"] | None = None
+    """How the model decodes, where it does not give back the usual cache: it is handed one (own_cache), it has
+    another name for it, or it reads all tokens again."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -128,6 +128,13 @@ def test_names_in_memory_add_up_and_the_spec_s_own_come_first(tmp_path: Path) ->
     assert [(entry.rename, entry.to) for entry in child.memory] == [("down", "out"), ("up", "fc1")]
 
 
+def test_alternatives_are_renamed_one_for_one(tmp_path: Path) -> None:
+    spec = load(tmp_path, GOOD + "memory: [{rename: '{up,down}', to: '{fc1,fc2}'}]\n")
+    assert spec.memory[0].pairs == (("up", "fc1"), ("down", "fc2"))
+    with pytest.raises(TpspecError, match="2 names are renamed to 1"):
+        load(tmp_path, GOOD + "memory: [{rename: '{up,down}', to: fc}]\n")
+
+
 def test_inheritance_in_a_circle_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("spec: 1\narchitecture: a\nextends: b\n")
     (tmp_path / "b.yaml").write_text("spec: 1\narchitecture: b\nextends: a\n")
