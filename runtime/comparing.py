@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tpspec.errors import TpspecError
+from tpspec.runtime.decoding import keeps, kept_after, kept_at_first
 
 DECODE_STEPS = 8
 
@@ -68,16 +69,17 @@ def _record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded
     recorded = Recorded()
     length = ids.shape[1] - DECODE_STEPS
     with _watched(model, recorded.outputs):
-        output = model(input_ids=ids[:, :length], use_cache=decode not in ("none", "full_ids"))
+        kept = kept_at_first(model, decode)
+        output = model(input_ids=ids[:, :length], use_cache=keeps(decode), **kept)
     recorded.logits.append(output.logits)
     for step in range(DECODE_STEPS):
         here = length + step
-        if decode in ("none", "full_ids"):
-            logits = model(input_ids=ids[:, : here + 1], use_cache=False).logits[:, -1:]
-        else:
-            cache = "cache_params" if decode == "cache_params" else "past_key_values"
-            output = model(input_ids=ids[:, here : here + 1], use_cache=True, **{cache: output[cache]})
+        if keeps(decode):
+            kept = kept_after(output, decode, kept)
+            output = model(input_ids=ids[:, here : here + 1], use_cache=True, **kept)
             logits = output.logits
+        else:
+            logits = model(input_ids=ids[:, : here + 1], use_cache=False).logits[:, -1:]
         recorded.logits.append(logits)
     return recorded
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from tpspec.runtime.decoding import keeps, kept_after, kept_at_first
 from tpspec.runtime.rank_model import RankModel
 
 
@@ -31,8 +33,8 @@ class Passes:
     def __init__(self, rank: RankModel, prompts: Sequence[Sequence[int]], positions: int | None) -> None:
         rank.attached.full_logits = False
         self.model = rank.model
-        self.decode = rank.spec.decode or "cache"
-        self.accepts = inspect.signature(rank.model.forward).parameters
+        self.decode = rank.spec.decode
+        self.accepts = _parameters(rank.model)
         longest = max(map(len, prompts))
         padding = [longest - len(prompt) for prompt in prompts]
         rows = [[0] * count + [*prompt] for count, prompt in zip(padding, prompts, strict=True)]
@@ -41,7 +43,7 @@ class Passes:
         self.padding = torch.tensor(padding, device=device)[:, None] if any(padding) else None
         self.last_position = None if positions is None else positions - 1
         self.length = 0
-        self.cache: dict[str, Any] = {}
+        self.cache = kept_at_first(rank.model, rank.spec.decode)
 
     def first(self) -> Tensor:
         """Reads the prompts."""
@@ -49,7 +51,7 @@ class Passes:
 
     def next(self, tokens: Tensor) -> Tensor:
         """Reads one more token [b] of each sequence."""
-        if self.decode in ("none", "full_ids"):
+        if not keeps(self.decode):
             self.length = 0
             self.ids = torch.cat([self.ids, tokens[:, None]], 1)
             return self._run(self.ids)
@@ -58,16 +60,23 @@ class Passes:
     @torch.inference_mode()
     def _run(self, ids: Tensor) -> Tensor:
         start, self.length = self.length, self.length + ids.shape[1]
-        inputs: dict[str, Any] = {"use_cache": self.decode not in ("none", "full_ids"), **self.cache}
+        cached = keeps(self.decode)
+        inputs: dict[str, Any] = {"input_ids": ids, "use_cache": cached, **self.cache}
         if self.padding is not None:
             places = torch.arange(self.length, device=ids.device)
             inputs["attention_mask"] = (places >= self.padding).long()
-            inputs["position_ids"] = (places[start:] - self.padding).clamp(0, self.last_position)
-        inputs["logits_to_keep"] = 1
-        inputs = {name: value for name, value in inputs.items() if name in self.accepts}
-        output = self.model(input_ids=ids, **inputs)
-        if inputs.get("use_cache"):
-            name = "cache_params" if self.decode == "cache_params" else "past_key_values"
-            self.cache = {name: output[name]}
+            if "position_ids" in self.accepts:
+                inputs["position_ids"] = (places[start:] - self.padding).clamp(0, self.last_position)
+        if "logits_to_keep" in self.accepts:
+            inputs["logits_to_keep"] = 1
+        output = self.model(**inputs)
+        if cached:
+            self.cache = kept_after(output, self.decode, self.cache)
         logits: Tensor = output.logits[:, -1]
         return logits
+
+
+def _parameters(model: PreTrainedModel) -> set[str]:
+    """What a forward takes by name, or hands down to that of the model without the head."""
+    forwards = (model.forward, model.base_model.forward)
+    return {name for forward in forwards for name in inspect.signature(forward).parameters}

@@ -340,8 +340,8 @@ class SpecDocument(Strict):
     """Whether the runtime builds the text model alone."""
     attention: Literal["eager", "sdpa"] | None = None
     decode: Literal["cache", "own_cache", "cache_params", "state", "full_ids", "none"] | None = None
-    """How the model decodes, where it does not give back the usual cache: it is handed one (own_cache), it has
-    another name for it, or it reads all tokens again."""
+    """How the model decodes, where it does not give back the usual cache: it is handed one (own_cache), has
+    another name for it, or reads all tokens again."""
 
 
 def json_schema() -> dict[str, Any]:

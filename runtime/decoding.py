@@ -1,0 +1,32 @@
+"""What a model keeps of the tokens that it has read, and how it is handed back, by a spec's `decode`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import DynamicCache, PreTrainedModel
+
+NAMES: Mapping[str, str] = {
+    "cache": "past_key_values",
+    "own_cache": "past_key_values",
+    "cache_params": "cache_params",
+    "state": "state",
+}
+"""The argument that takes it; a model of another `decode` keeps nothing and reads everything again."""
+
+
+def keeps(decode: str | None) -> bool:
+    """Whether a pass reads but the tokens that are new."""
+    return (decode or "cache") in NAMES
+
+
+def kept_at_first(model: PreTrainedModel, decode: str | None) -> dict[str, Any]:
+    """What the first pass is handed: a cache, where the model does not give back the one that it makes."""
+    return {NAMES["own_cache"]: DynamicCache(config=model.config)} if decode == "own_cache" else {}
+
+
+def kept_after(output: Any, decode: str | None, handed: dict[str, Any]) -> dict[str, Any]:
+    """What the next pass is handed."""
+    name = NAMES[decode or "cache"]
+    return handed if decode == "own_cache" else {name: output[name]}
