@@ -9,7 +9,7 @@ from typing import Any
 from tpspec import __version__
 from tpspec.checkpoint import MANIFEST
 from tpspec.converters.copy_files import copy_files
-from tpspec.converters.durable import write_durably
+from tpspec.converters.durable import sync_directory, write_durably
 from tpspec.converters.journal import clear_state, is_complete, locked, read_record
 from tpspec.converters.plan import Conversion, layout_hash, number_cuts
 from tpspec.errors import Finding, TpspecError
@@ -37,6 +37,7 @@ def complete(conversion: Conversion) -> tuple[str, ...]:
         missing = tuple(t.name for t in conversion.targets if not is_complete(out, t, records[t.name]))
         if missing:
             return missing
+        sync_directory(out)
         _check_agreement(out, records)
         copied = copy_files(conversion.reader.checkpoint.directory, out, conversion.copied)
         write_durably(out / MANIFEST, _manifest(conversion, records, copied).encode())

@@ -27,7 +27,7 @@ from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Layout
 from tpspec.manifest import EDITED
 
-SYNC_BYTES = 512 << 20
+SYNC_BYTES = 256 << 20
 """How much is read between two points from which an interrupted run can go on."""
 WRITERS = 2
 

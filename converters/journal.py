@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tpspec import json_strict
-from tpspec.converters.durable import sync_directory, write_durably, writing
+from tpspec.converters.durable import write_durably, writing
 from tpspec.converters.targets import Target
 from tpspec.errors import Finding, TpspecError
 
@@ -61,21 +61,21 @@ class Journal:
         content = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         count = min(len(content) // DIGEST_BYTES, len(self.target.offsets) - 1)
         held = self.partial.stat().st_size if self.partial.is_file() else 0
-        if not count or held < self.target.offsets[count]:
-            count = 0
+        if not count or held < self.target.offsets[count] or not self.record:
+            self._truncate(0)
             self.record = {"source": dict(stamps)}
             self._write_record()
-        elif findings := list(changes(self.record.get("source", {}), stamps)):
+            return
+        if findings := list(changes(self.record["source"], stamps)):
             remedy = f"remove {self._out} and convert again"
             raise TpspecError(f"the source has changed since {self._out} was begun", findings, remedy)
-        with writing(str(self._out)):
-            os.ftruncate(self._fd, count * DIGEST_BYTES)
+        self._truncate(count)
         self.digests = [content[n * DIGEST_BYTES :][:DIGEST_BYTES] for n in range(count)]
 
     def advance(self, digests: Sequence[bytes]) -> None:
         """Notes that the bytes of the first `len(digests)` visits are durable."""
         new = b"".join(digests[len(self.digests) :])
-        with writing(f"{self._out / STATE}"):
+        with writing(str(self._state)):
             os.pwrite(self._fd, new, len(self.digests) * DIGEST_BYTES)
             os.fdatasync(self._fd)
         self.digests = list(digests)
@@ -86,19 +86,32 @@ class Journal:
         self._write_record()
         with writing(self.target.name):
             self.partial.rename(self._out / self.target.name)
-            sync_directory(self._out)
 
     def close(self) -> None:
         os.close(self._fd)
 
+    def _truncate(self, count: int) -> None:
+        """Forgets what is durable beyond `count` visits, for good, before the file itself is cut."""
+        if os.fstat(self._fd).st_size > count * DIGEST_BYTES:
+            with writing(str(self._state)):
+                os.ftruncate(self._fd, count * DIGEST_BYTES)
+                os.fdatasync(self._fd)
+
     def _write_record(self) -> None:
-        write_durably(_record_path(self._out, self.target), json.dumps(self.record).encode())
+        """Not synced: a record that a crash has lost means that the target is written again."""
+        path = _record_path(self._out, self.target)
+        aside = path.with_suffix(".partial")
+        with writing(str(path)):
+            aside.write_text(json.dumps(self.record))
+            aside.rename(path)
 
 
 def read_record(out: Path, target: Target) -> dict[str, Any]:
-    """A target's record; empty where it has not been begun."""
-    path = _record_path(out, target)
-    return json_strict.loads(path.read_bytes(), path.name) if path.is_file() else {}
+    """A target's record; empty where it has not been begun, or where a crash has lost it."""
+    try:
+        return json_strict.loads(_record_path(out, target).read_bytes(), target.name)
+    except (FileNotFoundError, TpspecError):
+        return {}
 
 
 def is_complete(out: Path, target: Target, record: Mapping[str, Any]) -> bool:

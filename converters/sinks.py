@@ -49,7 +49,9 @@ def scatter(strip: Bytes, start: int, fold: Fold, share: Share, base: int, sink:
             sink.write(position, part)
         elif held:
             rows = part.reshape(block.rows, -1)
-            gathered = np.zeros((block.rows, length * inner), np.uint8)
+            gathered = np.empty((block.rows, length * inner), np.uint8)
+            if sum(run.length for run in held) < length:
+                gathered.fill(0)
             for source, local, count in held:
                 stop = local + count
                 gathered[:, local * inner : stop * inner] = rows[:, source * inner : (source + count) * inner]
