@@ -17,10 +17,12 @@ from tpspec.runtime.rank_model import RankModel
 def can_pad(rank: RankModel) -> bool:
     """Whether prompts of unequal length give side by side what each gives alone.
 
-    Attention leaves padding out of account; what a recurrent layer keeps of a sequence has seen it.
+    Attention leaves padding out of account. What a recurrent layer keeps of a sequence has seen it, and an
+    indexer that ranks the tokens to attend to counts it.
     """
     recurrent = any(entry.per_sequence is not None for entry in rank.spec.cache)
-    return rank.spec.decode in (None, "cache") and not recurrent
+    indexed = hasattr(rank.model.config.get_text_config(), "index_n_heads")
+    return rank.spec.decode in (None, "cache") and not recurrent and not indexed
 
 
 class Passes:
@@ -40,7 +42,8 @@ class Passes:
         rows = [[0] * count + [*prompt] for count, prompt in zip(padding, prompts, strict=True)]
         device = rank.model.device
         self.ids = torch.tensor(rows, device=device)
-        self.padding = torch.tensor(padding, device=device)[:, None] if any(padding) else None
+        self.padding = torch.tensor(padding, device=device)[:, None]
+        self.padded = any(padding)
         self.last_position = None if positions is None else positions - 1
         self.length = 0
         self.cache = kept_at_first(rank.model, rank.spec.decode)
@@ -62,11 +65,11 @@ class Passes:
         start, self.length = self.length, self.length + ids.shape[1]
         cached = keeps(self.decode)
         inputs: dict[str, Any] = {"input_ids": ids, "use_cache": cached, **self.cache}
-        if self.padding is not None:
-            places = torch.arange(self.length, device=ids.device)
+        places = torch.arange(self.length, device=ids.device)
+        if self.padded:
             inputs["attention_mask"] = (places >= self.padding).long()
-            if "position_ids" in self.accepts:
-                inputs["position_ids"] = (places[start:] - self.padding).clamp(0, self.last_position)
+        if "position_ids" in self.accepts:  # told always: not every model counts on from its cache
+            inputs["position_ids"] = (places[start:] - self.padding).clamp(0, self.last_position)
         if "logits_to_keep" in self.accepts:
             inputs["logits_to_keep"] = 1
         output = self.model(**inputs)
