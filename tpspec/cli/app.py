@@ -19,6 +19,7 @@ COMMANDS = {
     "merge": "Put a pre-sharded directory together again, byte for byte.",
     "run": "Generate text with the ranks of a pre-sharded directory.",
     "bench": "How fast a pre-sharded directory runs, and where a step's time goes.",
+    "init": "Draft a spec for an architecture that has none.",
     "prove": "Prove a spec: a tiny model, cut, gives the unsharded model's logits.",
     "specs": "List the known architectures, or show one spec resolved.",
     "schema": "Print the JSON schema of the spec language, for editors.",

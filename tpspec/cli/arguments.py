@@ -36,6 +36,13 @@ def spec_option(function: F) -> F:
     return click.option("--spec", "spec_file", type=path, metavar="FILE", help=text)(function)
 
 
+def code_option(function: F) -> F:
+    """`--code FILE`."""
+    path = click.Path(exists=True, dir_okay=False, path_type=Path)
+    text = "Run this Python file first: it registers the model's classes with transformers."
+    return click.option("--code", type=path, metavar="FILE", help=text)(function)
+
+
 def json_option(function: F) -> F:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import json_option, spec_option, tp_list
+from tpspec.cli.arguments import code_option, json_option, spec_option, tp_list
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -32,10 +32,16 @@ Examples:
     "--tp", callback=tp_list, metavar="N[,N...]", help="Sizes to prove; 2, 4 and 8 where they fit, if unsaid."
 )
 @spec_option
+@code_option
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, what: str, tp: tuple[int, ...], spec_file: Path | None, as_json: bool
+    ctx: click.Context,
+    what: str,
+    tp: tuple[int, ...],
+    spec_file: Path | None,
+    code: Path | None,
+    as_json: bool,
 ) -> None:
     """Prove that a spec cuts its architecture rightly.
 
@@ -45,8 +51,10 @@ def command(
     the unsharded model (fp32, relative error below 1e-5), and the collectives those that the tags
     imply. A failure names the first module whose output differs.
     """
+    from tpspec.runtime.model_code import register_code
     from tpspec.runtime.prove import prove
 
+    register_code(code)
     spec, path = _spec_of(what, spec_file)
     proofs = []
     with _subject(what, spec, path) as subject:
@@ -72,12 +80,8 @@ def _spec_of(what: str, spec_file: Path | None) -> tuple[Spec, Path | None]:
 
 
 def _subject(what: str, spec: Spec, path: Path | None) -> AbstractContextManager[Subject]:
-    from transformers.utils import logging
-
     from tpspec.runtime.prove import checkpoint_subject, tiny_subject
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     if Path(what).is_dir():
         return nullcontext(checkpoint_subject(Path(what), spec, path))
     return tiny_subject(spec, path)

@@ -1,0 +1,26 @@
+"""Model code that transformers does not have: a file of the user's that registers it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from transformers.utils import logging
+
+
+def register_code(path: Path | None) -> None:
+    """Runs a Python file that registers its classes with AutoConfig and AutoModelForCausalLM.
+
+    The file is the user's choice, named on the command line; code inside checkpoints is never run.
+    """
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if path is None:
+        return
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        runpy.run_path(str(path), run_name=path.stem)
+    finally:
+        sys.path.remove(folder)
