@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.initialization import no_init_weights
 
 _BUILDING = threading.Lock()
@@ -50,6 +56,19 @@ def build_model(config: PretrainedConfig, *, attention: str | None = None) -> Pr
 
 def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:
     """The config of a directory as transformers has it; the text model's where `text_only`."""
-    config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-    text: PretrainedConfig = config.get_text_config() if text_only else config
+    config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    return text_model_config(config) if text_only else config
+
+
+def text_model_config(config: PretrainedConfig) -> PretrainedConfig:
+    """The config from which AutoModelForCausalLM builds the text model alone.
+
+    That is the text part, or the whole where only the whole is known by it (Emu3, Mllama). Whether
+    the head is tied is the whole's to say.
+    """
+    text: PretrainedConfig = config.get_text_config()
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return config
+    if hasattr(config, "tie_word_embeddings"):
+        text.tie_word_embeddings = config.tie_word_embeddings
     return text

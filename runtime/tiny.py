@@ -11,6 +11,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, Pretr
 
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
+from tpspec.runtime.building import text_model_config
 
 SEED = 20
 MIN_STD = 0.2
@@ -26,7 +27,7 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
         raise TpspecError(f"{spec.where} names no model type, so there is no model to prove it with")
     try:
         config = tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})})
-        text: PretrainedConfig = config.get_text_config() if spec.model_class == "text" else config
+        text = text_model_config(config) if spec.model_class == "text" else config
         options = {"attn_implementation": spec.attention} if spec.attention else {}
         torch.manual_seed(SEED)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(text, dtype=torch.float32, **options)
@@ -38,9 +39,14 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
 
 
 def tiny_config(model_type: str, values: Mapping[str, Any]) -> PretrainedConfig:
-    """A config of a model type; where that wraps a text model, the values are the text model's."""
-    if "text_config" in CONFIG_MAPPING[model_type].sub_configs and "text_config" not in values:
-        values = {"text_config": dict(values)}
+    """A config of a model type; where that wraps a text model, the values are the text model's.
+
+    But for those of other parts (`vision_config`), and whether the head is tied.
+    """
+    parts = CONFIG_MAPPING[model_type].sub_configs
+    if "text_config" in parts and "text_config" not in values:
+        whole = {key: value for key, value in values.items() if key in (*parts, "tie_word_embeddings")}
+        values = {"text_config": {k: v for k, v in values.items() if k not in parts}, **whole}
     config: PretrainedConfig = AutoConfig.for_model(model_type, **values)
     return config
 

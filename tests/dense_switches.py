@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+_TOWERS = {f"{tower}.norm.weight": (8,) for tower in ("vision_tower", "multi_modal_projector")}
+_INNER_TOWERS = {f"model.{name}": shape for name, shape in _TOWERS.items()}
+_INNER = ("model.", "model.language_model.")
+_WRAPPED = {
+    "published": {"renamed": ("model.", "language_model.model."), "extra": _TOWERS},
+    "wrapped": {"renamed": _INNER, "extra": _INNER_TOWERS},
+}
+
 DENSE: dict[str, dict[str, dict[str, Any]]] = {
     "gemma": {"untied": {"config": {"tie_word_embeddings": False}}},
     "cohere": {"plain": {"config": {"use_qk_norm": False, "tie_word_embeddings": False}}},
@@ -33,4 +41,67 @@ DENSE: dict[str, dict[str, dict[str, Any]]] = {
     "granite_swa": {"plain": {"config": {"attention_bias": False, "tie_word_embeddings": False}}},
     "arcee": {"plain": {"config": {"attention_bias": False, "mlp_bias": False}}},
     "minicpm3": {"no-q-lora": {"config": {"q_lora_rank": None, "tie_word_embeddings": False}}},
+    "biogpt": {"untied": {"config": {"tie_word_embeddings": False}}},
+    "xglm": {
+        "untied": {"config": {"tie_word_embeddings": False}},
+        "published": {"extra": {"model.embed_positions.weights": (66, 64)}},
+    },
+    "ctrl": {"untied": {"config": {"tie_word_embeddings": False}}},
+    "openai-gpt": {
+        "untied": {"config": {"tie_word_embeddings": False}},
+        "published": {"renamed": ("transformer.", ""), "extra": {"h.0.attn.bias": (1, 1)}},
+    },
+    "gpt_neox_japanese": {"untied": {"config": {"tie_word_embeddings": False}}},
+    "modernbert-decoder": {
+        "untied": {"config": {"tie_word_embeddings": False, "decoder_bias": False, "norm_bias": False}},
+    },
+    "cohere_compass_text": {
+        "untied": {"config": {"tie_word_embeddings": False, "attention_bias": True}},
+        "wrapped": {"renamed": _INNER, "extra": {**_INNER_TOWERS, "model.visual.norm.weight": (8,)}},
+    },
+    "vaultgemma": {"untied": {"config": {"tie_word_embeddings": False}}},
+    "hyperclovax": {"plain": {"config": {"use_post_norm": False, "attention_bias": False}}},
+    "jais2": {"plain": {"config": {"attention_bias": False, "mlp_bias": False}}},
+    "diffllama": {"tied": {"config": {"attention_bias": False, "tie_word_embeddings": True}}},
+    "bitnet": {"plain": {"config": {"attention_bias": False, "tie_word_embeddings": True}}},
+    "doge": {
+        "experts": {
+            "config": {"is_moe": True, "num_experts": 16, "num_experts_per_tok": 2, "attention_bias": False}
+        },
+    },
+    "persimmon": {
+        "plain": {"config": {"qk_layernorm": False, "tie_word_embeddings": True}},
+        "published": {
+            "renamed": ("model.", "language_model.model."),
+            "extra": {"vision_embed_tokens.weight": (64, 12), "vision_embed_tokens.bias": (64,)},
+        },
+        "wrapped": {"renamed": _INNER, "extra": {"model.vision_embed_tokens.weight": (64, 12)}},
+    },
+    "gemma3_text": {"untied": {"config": {"tie_word_embeddings": False}}, **_WRAPPED},
+    "got_ocr2": {"untied": {"config": {"tie_word_embeddings": False}}, **_WRAPPED},
+    "moss_transcribe_diarize": {
+        "untied": {"config": {"tie_word_embeddings": False}},
+        "wrapped": {
+            "renamed": _INNER,
+            "extra": {
+                f"model.{tower}.norm.weight": (8,) for tower in ("audio_tower", "multi_modal_projector")
+            },
+        },
+    },
+    "emu3": {
+        "published": {"renamed": ("model.", "text_model.model."), "extra": {"vqmodel.norm.weight": (8,)}},
+        "wrapped": {"renamed": ("model.", "model.text_model."), "extra": {"model.vqmodel.norm.weight": (8,)}},
+    },
+    "mllama": {
+        "published": {
+            "renamed": ("model.", "language_model.model."),
+            "extra": {f"{tower}.norm.weight": (8,) for tower in ("vision_model", "multi_modal_projector")},
+        },
+        "wrapped": {
+            "renamed": _INNER,
+            "extra": {
+                f"model.{tower}.norm.weight": (8,) for tower in ("vision_model", "multi_modal_projector")
+            },
+        },
+    },
 }

@@ -29,9 +29,9 @@ from tpspec.language.spec import Spec
 class Variant:
     """One tiny model of a spec. `config` changes `tiny`; None as a value stands in the config.
 
-    `renamed` replaces the start of stored names, `extra` adds stored tensors by shape, `fp8` stores
-    the layers' matrices in FP8 with a scale per block of that size, and with `shard_size` the
-    checkpoint has several files.
+    `renamed` replaces the start of stored names and `respelled` pieces of them, `extra` adds stored
+    tensors by shape, `fp8` stores the layers' matrices in FP8 with a scale per block of that size,
+    and with `shard_size` the checkpoint has several files.
     """
 
     spec_name: str
@@ -39,6 +39,7 @@ class Variant:
     model_type: str
     config: Mapping[str, Any] = field(default_factory=dict)
     renamed: tuple[str, str] | None = None
+    respelled: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     fp8: int = 0
     shard_size: str = "1GB"
@@ -186,6 +187,7 @@ def _save(variant: Variant) -> Path:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    from tpspec.runtime.building import text_model_config
     from tpspec.runtime.tiny import tiny_config
 
     logging.set_verbosity_error()
@@ -193,7 +195,7 @@ def _save(variant: Variant) -> Path:
     torch.manual_seed(0)
     values = {**variant.spec.tiny, **variant.config}
     config = tiny_config(variant.model_type, values)
-    text = config.get_text_config() if variant.spec.model_class == "text" else config
+    text = text_model_config(config) if variant.spec.model_class == "text" else config
     model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_floating_point():
@@ -202,9 +204,9 @@ def _save(variant: Variant) -> Path:
             tensor.data = torch.randn(tensor.shape, dtype=torch.float32 if bare else torch.bfloat16)
     folder = _root() / str(variant)
     model.save_pretrained(folder, max_shard_size=variant.shard_size)
-    if text is not config:
+    if variant.spec.model_class == "text":
         config.save_pretrained(folder)
-    if variant.extra or variant.renamed or variant.fp8:
+    if variant.extra or variant.renamed or variant.respelled or variant.fp8:
         _rewrite(folder, variant)
     return folder
 
@@ -219,6 +221,8 @@ def _rewrite(folder: Path, variant: Variant) -> None:
     if variant.renamed:
         old, new = variant.renamed
         tensors = {new + k.removeprefix(old) if k.startswith(old) else k: v for k, v in tensors.items()}
+    for old, new in variant.respelled.items():
+        tensors = {k.replace(old, new): v for k, v in tensors.items()}
     if variant.fp8:
         tensors |= _quantized(tensors, variant.fp8)
         block = {"quant_method": "fp8", "weight_block_size": [variant.fp8, variant.fp8]}

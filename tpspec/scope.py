@@ -18,9 +18,19 @@ Values = Mapping[str, int]
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with the text part's values on top, where the model has several parts."""
+    """The config with the text part's values on top, where the model has several parts.
+
+    Whether the head is tied is the whole model's to say; a text part's false is but its class's default.
+    """
     text = config.get("text_config")
-    return {**config, **text} if isinstance(text, dict) else dict(config)
+    if not isinstance(text, dict):
+        return dict(config)
+    tied = config.get("tie_word_embeddings")
+    return {
+        **config,
+        **text,
+        "tie_word_embeddings": text.get("tie_word_embeddings") or None if tied is None else tied,
+    }
 
 
 class ConfigScope:
