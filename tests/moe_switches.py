@@ -76,4 +76,46 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "laguna": {"by-element": {"config": {"gating": "per-element", "attention_bias": False}}},
+    "hy_v4": {
+        "published": {
+            "respelled": {"mlp.linear_gate": "mlp.gate_proj", "experts.linear_gate": "experts.gate_proj"},
+            "config": {"indexer_types": None},
+        }
+    },
+    "deepseek_v4": {
+        "published": {
+            "renamed": ("model.", ""),
+            "respelled": {"embed_tokens": "embed", "hc_head.hc_": "hc_head_"},
+            "extra": {"mtp.0.enorm.weight": (64,)},
+        }
+    },
+    "inkling_text": {
+        "padded": {"config": {"unpadded_vocab_size": None, "mlp_layer_types": ["dense", "dense"]}}
+    },
+    "dots3_note": {
+        "published": {
+            "extra": {
+                **_layer("model.layers.3"),
+                **_tower("vision_encoder.norm", "audio_encoder.norm", "audio_adapter.fc1"),
+            }
+        }
+    },
+    "zaya": {"untied": {"config": {"tie_word_embeddings": False, "lm_head_bias": True}}},
+    "minimax_m3_vl_text": {
+        "published": {
+            "model_type": "minimax_m3_vl",
+            "whole": "language_model.",
+            "config": {
+                "vision_config": {
+                    "hidden_size": 16,
+                    "intermediate_size": 16,
+                    "num_hidden_layers": 1,
+                    "num_attention_heads": 2,
+                }
+            },
+            "extra": _tower(
+                "vision_tower.norm", "multi_modal_projector.linear_1", "patch_merge_mlp.linear_1"
+            ),
+        }
+    },
 }

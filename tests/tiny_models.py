@@ -31,7 +31,8 @@ class Variant:
 
     `renamed` replaces the start of stored names and `respelled` pieces of them, `extra` adds stored
     tensors by shape, `fp8` stores the layers' matrices in FP8 with a scale per block of that size,
-    and with `shard_size` the checkpoint has several files.
+    and with `shard_size` the checkpoint has several files. With `whole` the multimodal model is saved,
+    and its tensors whose names begin so are kept.
     """
 
     spec_name: str
@@ -43,6 +44,7 @@ class Variant:
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     fp8: int = 0
     shard_size: str = "1GB"
+    whole: str = ""
 
     def __str__(self) -> str:
         return f"{self.spec_name}-{self.name}"
@@ -157,7 +159,9 @@ def _variants() -> tuple[Variant, ...]:
             Variant(name, model_type, model_type) for model_type in others if model_type not in LEGACY
         ]
         switches = (_SWITCHES | DENSE | MOE).get(name, {})
-        variants += [Variant(name, switch, first, **how) for switch, how in switches.items()]
+        variants += [
+            Variant(name, switch, **{"model_type": first, **how}) for switch, how in switches.items()
+        ]
     return tuple(variants)
 
 
@@ -184,7 +188,7 @@ def _open(variant: Variant) -> Checkpoint:
 @cache
 def _save(variant: Variant) -> Path:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     from tpspec.runtime.building import text_model_config
@@ -196,7 +200,10 @@ def _save(variant: Variant) -> Path:
     values = {**variant.spec.tiny, **variant.config}
     config = tiny_config(variant.model_type, values)
     text = text_model_config(config) if variant.spec.model_class == "text" else config
-    model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
+    if variant.whole:
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    else:
+        model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_floating_point():
             # Bare vectors (A_log, sinks, score corrections) are often kept in float32.
@@ -206,7 +213,7 @@ def _save(variant: Variant) -> Path:
     model.save_pretrained(folder, max_shard_size=variant.shard_size)
     if variant.spec.model_class == "text":
         config.save_pretrained(folder)
-    if variant.extra or variant.renamed or variant.respelled or variant.fp8:
+    if variant.extra or variant.renamed or variant.respelled or variant.fp8 or variant.whole:
         _rewrite(folder, variant)
     return folder
 
@@ -217,7 +224,7 @@ def _rewrite(folder: Path, variant: Variant) -> None:
     from safetensors.torch import load_file, save_file
 
     first = min(folder.glob("*.safetensors"))
-    tensors = load_file(first)
+    tensors = {k: v for k, v in load_file(first).items() if k.startswith(variant.whole)}
     if variant.renamed:
         old, new = variant.renamed
         tensors = {new + k.removeprefix(old) if k.startswith(old) else k: v for k, v in tensors.items()}
