@@ -19,7 +19,7 @@ class Stacked:
     """A parameter of several stored tensors: rows by number if it has rows, alternatives side by side."""
 
     into: str
-    over: bool
+    entry: Stack
     rows: dict[int, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
 
     def names(self) -> list[list[str]]:
@@ -35,6 +35,7 @@ class MemoryNames:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.tensors = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self.tensors |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+        self.tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
         base = getattr(model, "base_model_prefix", "")
         usual = (NO_PREFIX, Prefix(stored=f"{base}." if base else ""))
         self._prefixes = tuple(dict.fromkeys((*usual, *spec.prefixes)))
@@ -68,20 +69,19 @@ class MemoryNames:
             if found is None:
                 alone.append(name)
             else:
-                into, row, alternative = found
-                over = row is not None
-                stacks.setdefault(into, Stacked(into, over)).rows[row or 0][alternative] = name
+                entry, into, row, alternative = found
+                stacks.setdefault(into, Stacked(into, entry)).rows[row][alternative] = name
         return alone, list(stacks.values())
 
-    def _member(self, name: str) -> tuple[str, int | None, int] | None:
+    def _member(self, name: str) -> tuple[Stack, str, int, int] | None:
         for stripped, _ in self.spec.names_of(name) if self._stacks else ():
             skeleton, numbers = skeleton_of(stripped)
             for pattern, entry, alternative in self._stacks:
                 binding = pattern.match(numbers) if pattern.skeleton == skeleton else None
                 if binding is not None:
-                    values = dict(binding)
-                    row = values.pop(entry.over) if entry.over else None
-                    return compile_pattern(entry.into).name(values), row, alternative
+                    values = {variable: number + entry.offset for variable, number in binding}
+                    row = values.pop(entry.over) if entry.over else 0
+                    return entry, compile_pattern(entry.into).name(values), row, alternative
         return None
 
     def _known(self, name: str, known: Mapping[str, object] | set[str]) -> str | None:

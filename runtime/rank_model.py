@@ -124,10 +124,11 @@ def _fill(
             findings.append(Finding(stack.into, "the model has no such parameter"))
         else:
             rows = file.stack(stack.names())
-            tensors[target] = rows if stack.over else rows[0]
+            tensor = rows if stack.entry.over else rows[0]
+            tensors[target] = tensor if stack.entry.apart is None else _halves(tensor, stack.entry.apart)
     for target, tensor in tensors.items():
         _assign(names.modules, target, tensor)
-    _tie(model, names, tensors)
+    _tie(names, tensors)
     findings += [
         Finding(name, "no tensor of the rank's file fills this parameter")
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -136,6 +137,11 @@ def _fill(
     if findings:
         remedy = "does the spec's `memory` section say what the model calls them?"
         raise TpspecError(f"rank {rank}: names on disk and in memory do not meet", findings[:8], remedy)
+
+
+def _halves(tensor: Tensor, dim: int) -> Tensor:
+    """Every other index of a dimension, and behind them those between."""
+    return tensor.unflatten(dim, (-1, 2)).transpose(dim, dim + 1).flatten(dim, dim + 1)
 
 
 def _assign(modules: Mapping[str, nn.Module], name: str, tensor: Tensor) -> None:
@@ -159,9 +165,8 @@ def _choose_expert_kernel(model: PreTrainedModel) -> None:
         model.config.get_text_config()._experts_implementation = "eager"  # noqa: SLF001
 
 
-def _tie(model: PreTrainedModel, names: MemoryNames, tensors: Mapping[str, Tensor]) -> None:
-    tied: Mapping[str, Any] = getattr(model, "all_tied_weights_keys", {})
-    for target, source in tied.items():
+def _tie(names: MemoryNames, tensors: Mapping[str, Tensor]) -> None:
+    for target, source in names.tied.items():
         for absent, present in ((target, source), (source, target)):
             if absent not in tensors and present in tensors and absent in names.tensors:
                 _assign(names.modules, absent, tensors[present])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpspec.errors import Finding, TpspecError
@@ -44,7 +44,8 @@ class Site:
     """Something done at a module.
 
     `partner` is the sibling to which a partial sum that is held back is added, `cut` how the
-    vocabulary is shared, `statistics` what a norm sums up.
+    vocabulary is shared, `statistics` what a norm sums up, `runs` how often the module runs in a
+    forward pass.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Site:
     partner: str = ""
     cut: Cut | None = None
     statistics: Statistics | None = None
+    runs: int = 1
 
 
 def find_sites(resolution: Resolution, names: MemoryNames, tp: int) -> list[Site]:
@@ -61,17 +63,23 @@ def find_sites(resolution: Resolution, names: MemoryNames, tp: int) -> list[Site
     scope = ConfigScope(resolution.spec, resolution.config, tp)
     sites: dict[tuple[Kind, str], Site] = {}
     for item in _modules(resolution):
+        runs = _runs(item.placed, item.binding, scope)
         for site in _sites_of(item, names, scope):
-            sites.setdefault((site.kind, site.module), site)
-    for site in (*_counted_once(scope, names), *_vocabulary(resolution, names, tp)):
+            sites.setdefault((site.kind, site.module), replace(site, runs=runs))
+    for site in _repeated(list(sites.values()), names):
+        sites.setdefault((site.kind, site.module), site)
+    for site in (*_counted_once(scope, names), *_vocabulary(resolution, names, scope)):
         sites.setdefault((site.kind, site.module), site)
     return list(sites.values())
 
 
 def predicted(sites: list[Site]) -> Counter[str]:
-    """How many collectives of each kind one forward pass runs: one at each place, however it came about."""
-    places = {(site.kind, site.module) for site in sites if site.kind in COLLECTIVES}
-    return Counter(COLLECTIVES[kind] for kind, _ in places)
+    """How many collectives of each kind one forward pass runs: at each place one, each time that it runs."""
+    places = {(site.kind, site.module): site.runs for site in sites if site.kind in COLLECTIVES}
+    counts: Counter[str] = Counter()
+    for (kind, _), runs in places.items():
+        counts[COLLECTIVES[kind]] += runs
+    return counts
 
 
 def _modules(resolution: Resolution) -> Iterator[Shared]:
@@ -95,6 +103,20 @@ def _sites_of(item: Shared, names: MemoryNames, scope: ConfigScope) -> Iterator[
         if statistics:
             module = _module(placed, placed.template, item.binding, names)
             yield Site("statistics", module, statistics=statistics)
+
+
+def _repeated(sites: list[Site], names: MemoryNames) -> Iterator[Site]:
+    """The sites again of modules whose weights other modules share (a block that several layers run)."""
+    shared = {target.rpartition(".")[0]: source.rpartition(".")[0] for target, source in names.tied.items()}
+    for module, owner in shared.items():
+        for site in sites:
+            if site.module == owner:
+                yield replace(site, module=module)
+
+
+def _runs(placed: PlacedRule, binding: Mapping[str, int], scope: ConfigScope) -> int:
+    """How often a module runs in a forward pass."""
+    return 1 if placed.rule.runs is None else int(scope.evaluate(placed.rule.runs, binding))
 
 
 def _statistics(item: Shared, scope: ConfigScope) -> Statistics | None:
@@ -143,7 +165,7 @@ def _module(placed: PlacedRule, template: str, binding: Mapping[str, int], names
     return module
 
 
-def _vocabulary(resolution: Resolution, names: MemoryNames, tp: int) -> Iterator[Site]:
+def _vocabulary(resolution: Resolution, names: MemoryNames, scope: ConfigScope) -> Iterator[Site]:
     """Embeddings and heads; a tied head has no tensor of its own, but its module runs all the same."""
     stored = {item.placed.template: item for item in resolution.shared if item.placed.rule.tag == "vocab"}
     for placed in resolution.spec.rules:
@@ -154,4 +176,6 @@ def _vocabulary(resolution: Resolution, names: MemoryNames, tp: int) -> Iterator
         if item is None or module is None:
             continue
         kind: Kind = "embedding" if hasattr(names.modules[module], "num_embeddings") else "logits"
-        yield Site(kind, module, cut=item.sharing.cut(tp))
+        assert scope.tp is not None
+        runs = _runs(placed, item.binding, scope)
+        yield Site(kind, module, cut=item.sharing.cut(scope.tp), runs=runs)

@@ -63,7 +63,7 @@ class Variant:
         return _open(self)
 
 
-LEGACY = {"RefinedWeb", "RefinedWebModel"}
+LEGACY = {"RefinedWeb", "RefinedWebModel", "phi4mm"}
 """Model types of old published configs, which transformers does not have."""
 SPEC_NAMES = tuple(path.stem for path in sorted(BUILT_IN.glob("*.yaml")))
 

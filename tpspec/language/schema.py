@@ -137,6 +137,8 @@ class Rule(Strict):
     reduce_before: Name | None = None
     """The module before which the all-reduce runs."""
     norm: Norm | None = None
+    runs: Expr | None = None
+    """How often the module runs in a forward pass, where not once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -208,6 +210,10 @@ class Stack(Strict):
     over: Name | None = None
     into: Name
     """The parameter's name in memory."""
+    offset: int = 0
+    """What the numbers in `into` are more than the stored ones (queries.0 belongs to layer 1)."""
+    apart: Annotated[int, Field(ge=0)] | None = None
+    """The dimension along which gate and up are stored in turns, and lie one after the other in memory."""
 
 
 class Rename(Strict):
