@@ -90,11 +90,16 @@ def _of_ranks(conversion: Conversion, ranks: Collection[int] | None) -> list[Tar
 
 
 def _missing_bytes(out: Path, wanted: Sequence[Target]) -> int:
-    held = 0
+    """What is not yet set aside on the disk for these files."""
+    missing = 0
     for target in wanted:
+        held = [0]
         for path in (out / target.name, out / f"{target.name}.partial"):
-            held += path.stat().st_size if path.is_file() else 0
-    return sum(target.size for target in wanted) - held
+            if path.is_file():
+                status = path.stat()
+                held.append(max(status.st_size, 512 * status.st_blocks))
+        missing += max(0, target.size - max(held))
+    return missing
 
 
 @contextmanager

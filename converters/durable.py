@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tpspec.errors import TpspecError
+
+KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE of linux/falloc.h."""
 
 
 @contextmanager
@@ -25,6 +30,19 @@ def write_error(name: str, error: OSError) -> TpspecError:
         f"cannot write {name}: {error.strerror}",
         remedy="put that right, then run the same command again",
     )
+
+
+def reserve(fd: int, size: int) -> None:
+    """Sets a file's blocks aside, where the file system can, without changing its size.
+
+    A disk that is too small shows at once, and writing takes about half the time (ext4). Python's
+    posix_fallocate cannot keep the size, and writes zeros where the file system cannot reserve.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)):
+        number = ctypes.get_errno()
+        if number not in {errno.EOPNOTSUPP, errno.ENOSYS}:
+            raise OSError(number, os.strerror(number))
 
 
 def write_durably(path: Path, content: bytes) -> None:

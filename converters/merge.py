@@ -17,7 +17,7 @@ from tpspec.checkpoint import StoredFile
 from tpspec.config import CONFIG
 from tpspec.converters.copy_files import copy_files
 from tpspec.converters.destination import ANOTHER, check_apart, check_room
-from tpspec.converters.durable import sync_directory, write_durably, writing
+from tpspec.converters.durable import reserve, sync_directory, write_durably, writing
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
 from tpspec.converters.originals import file_digests
 from tpspec.converters.pipeline import Pipeline
@@ -148,6 +148,7 @@ class _FileWriter:
         self._name = file.name
         with writing(file.name):
             self._fd = os.open(self._folder / file.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            reserve(self._fd, file.size)
         header = len(file.header).to_bytes(8, "little") + file.header
         self.write(0, np.frombuffer(header, np.uint8))
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from tpspec.converters.durable import writing
+from tpspec.converters.durable import reserve, writing
 from tpspec.converters.journal import Journal
 from tpspec.converters.sinks import Bytes, OutputFile, scatter
 from tpspec.converters.targets import Visit
@@ -28,11 +28,11 @@ class RankWriter:
         for journal in self._journals:
             target = journal.target
             with writing(target.name):
-                fd = os.open(journal.partial, os.O_RDWR | os.O_CREAT, 0o666)
-            output = OutputFile(target.name, fd)
-            self._outputs.append(output)
-            durable = len(journal.digests)
-            output.resume(int(target.offsets[durable]) if durable else 0)
+                output = OutputFile(target.name, os.open(journal.partial, os.O_RDWR | os.O_CREAT, 0o666))
+                self._outputs.append(output)
+                durable = len(journal.digests)
+                output.resume(int(target.offsets[durable]) if durable else 0)
+                reserve(output.fd, target.size)
             if not durable:
                 output.write(0, np.frombuffer(target.header, np.uint8))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,20 +115,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_fills_up_midway_is_one_clear_error_and_a_rerun_recovers(
+def test_a_disk_that_another_fills_up_is_one_clear_error_and_a_rerun_recovers(
     tmp_path: Path, small_disk: Path
 ) -> None:
     made, layout = example(4, width=2048)
-    source = CheckpointReader(made.write(tmp_path / "source"))
+    checkpoint = made.write(tmp_path / "source")
     filler = small_disk / "another-users-file"
 
-    def fill(_done: int, _total: int) -> None:
-        if not filler.exists():
+    class Late(CheckpointReader):
+        """Has the disk filled up after the free space was found sufficient."""
+
+        def stamps(self) -> dict[str, list[int]]:
             filler.write_bytes(bytes((1 << 20) - (300 << 10)))
+            return super().stamps()
 
     with pytest.raises(TpspecError, match=r"cannot write .*: No space left on device"):
-        convert(source, small_disk / "out", layout, progress=fill, strip_bytes=4096)
+        convert(Late(checkpoint), small_disk / "out", layout)
     assert not list((small_disk / "out").glob("*.safetensors"))
+    source = CheckpointReader(checkpoint)
     with pytest.raises(TpspecError, match=r"needs 0\.\d MB more, its disk has 0\.\d MB free"):
         convert(source, small_disk / "out", layout)
     filler.unlink()
@@ -135,6 +140,22 @@ def test_a_disk_that_fills_up_midway_is_one_clear_error_and_a_rerun_recovers(
     assert not verify(small_disk / "out").findings
     convert(source, tmp_path / "elsewhere", layout)
     assert contents(small_disk / "out") == contents(tmp_path / "elsewhere")
+
+
+def test_what_is_set_aside_on_the_disk_is_not_asked_for_again(tmp_path: Path, small_disk: Path) -> None:
+    made, layout = example(4, width=6000)
+    source = CheckpointReader(made.write(tmp_path / "source"))
+    assert sum(file.size for file in source.checkpoint.files) > 600_000
+
+    def interrupt(_done: int, _total: int) -> None:
+        while shutil.disk_usage(small_disk).free > 400_000:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, small_disk / "out", layout, progress=interrupt, strip_bytes=4096)
+    convert(source, small_disk / "out", layout)
+    assert not verify(small_disk / "out").findings
 
 
 MEMORY = """
