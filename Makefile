@@ -2,6 +2,8 @@
 # make test    from nothing: everything that CI runs
 # make check   format, lint and types;  make fix  repairs what ruff can
 # make index   after a spec was added: which model types it answers to
+# make architectures   after a spec changed: proves it, and writes docs/architectures.md
+# make mutations       opt-in, long: changes each spec in every way, and writes down what nobody notices
 # make readme  after an output changed: what the README's commands print now
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ WORKERS ?= 2
 TEST := .venv-test
 DEMO := .venv-demo
 
-.PHONY: test check fix index readme demo clean
+.PHONY: test check fix index architectures mutations readme demo clean
 .NOTPARALLEL:
 
 test:
@@ -29,6 +31,12 @@ fix: $(TEST)/ready
 
 index: $(TEST)/ready
 	$(TEST)/bin/python scripts/make_index.py
+
+architectures: $(TEST)/ready
+	$(TEST)/bin/python scripts/make_architectures.py
+
+mutations: $(TEST)/ready
+	$(TEST)/bin/python scripts/mutations.py
 
 readme: $(TEST)/ready
 	$(TEST)/bin/python scripts/readme.py

@@ -17,11 +17,14 @@ from tpspec.checkpoint import open_checkpoint
 from tpspec.drafting.evidence import Evidence, Observation, template_of
 from tpspec.drafting.roles import probes, roles_of, small_values
 from tpspec.errors import TpspecError
+from tpspec.runtime.building import build_model
 from tpspec.runtime.call_order import reads_its_block_s_input
 from tpspec.runtime.stored_names import memory_entries
 from tpspec.runtime.tiny import SEED, randomize, tiny_config
 
 FAILURES = (ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError, ZeroDivisionError)
+
+MAX_PARAMETERS = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,9 @@ def _built(model_type: str, values: Mapping[str, Any], folder: Path) -> Small | 
     """The model of these values, saved to a folder; what went wrong, where it cannot be built."""
     try:
         config = tiny_config(model_type, values).get_text_config()
+        count = sum(parameter.numel() for parameter in build_model(config).parameters())
+        if count > MAX_PARAMETERS:
+            return ValueError(f"with all known sizes small it still has {count:,} parameters")
         torch.manual_seed(SEED)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     except FAILURES as error:
