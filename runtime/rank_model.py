@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -141,7 +140,8 @@ def _fill(
 
 def _halves(tensor: Tensor, dim: int) -> Tensor:
     """Every other index of a dimension, and behind them those between."""
-    return tensor.unflatten(dim, (-1, 2)).transpose(dim, dim + 1).flatten(dim, dim + 1)
+    turns: Tensor = tensor.unflatten(dim, (-1, 2))
+    return turns.transpose(dim, dim + 1).flatten(dim, dim + 1)
 
 
 def _assign(modules: Mapping[str, nn.Module], name: str, tensor: Tensor) -> None:

@@ -92,9 +92,11 @@ class Resolution:
 
     @cached_property
     def copied_above(self) -> tuple[tuple[str, int], ...]:
-        """The axes whose units are copied, and the tp above which they are."""
-        axes = {axis.name: axis.units for s in self._distinct for axis in s.axes if axis.replicate}
-        return tuple(axes.items())
+        """The axes whose units are copied, and the tp above which they are, in some layer at least."""
+        units: dict[str, int] = {}
+        for axis in (axis for sharing in self._distinct for axis in sharing.axes if axis.replicate):
+            units[axis.name] = min(axis.units, units.get(axis.name, axis.units))
+        return tuple(units.items())
 
     def check(self, tp: int) -> None:
         """Raises TpspecError with every finding where there is any."""
