@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from tpspec.axes import Axis, shares
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import ExpressionError
-from tpspec.language.patterns import compile_pattern
+from tpspec.language.patterns import compile_pattern, expand
 from tpspec.language.schema import Slice
 from tpspec.quantization import detect_format
 from tpspec.rules import Rules
@@ -133,12 +133,12 @@ def _modules(
     template: str, names: MemoryNames, scope: ConfigScope
 ) -> Iterator[tuple[str, Mapping[str, int]]]:
     """The modules of a template that the model has, with their bindings."""
-    pattern = compile_pattern(template)
     found = False
-    for binding in scope.bindings(pattern.variables):
-        module = names.module(pattern.name(binding))
-        if module is not None:
-            found = True
-            yield module, binding
+    for pattern in map(compile_pattern, expand(template)):
+        for binding in scope.bindings(pattern.variables):
+            module = names.module(pattern.name(binding))
+            if module is not None:
+                found = True
+                yield module, binding
     if not found:
         raise TpspecError(f"{scope.spec.where}: `runtime` names {template}, and the model has no such module")
