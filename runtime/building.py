@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
@@ -17,6 +19,9 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.initialization import no_init_weights
+
+from tpspec.config import CONFIG, model_types, read_config
+from tpspec.errors import TpspecError
 
 _BUILDING = threading.Lock()
 """Building swaps a method of nn.Module, which all threads share."""
@@ -55,7 +60,16 @@ def build_model(config: PretrainedConfig, *, attention: str | None = None) -> Pr
 
 
 def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:
-    """The config of a directory as transformers has it; the text model's where `text_only`."""
+    """The config of a directory as transformers has it; the text model's where `text_only`.
+
+    Raises TpspecError where transformers has no code for the model.
+    """
+    kind = model_types(read_config(Path(directory) / CONFIG))[0]
+    if kind not in CONFIG_MAPPING:
+        raise TpspecError(
+            f"transformers has no code for '{kind}' models: tpspec cuts and merges them, and cannot run them",
+            remedy="run them in an engine that has the code, or register it with --code FILE",
+        )
     config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     return text_model_config(config) if text_only else config
 

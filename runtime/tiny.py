@@ -25,6 +25,11 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
     """
     if not spec.model_types:
         raise TpspecError(f"{spec.where} names no model type, so there is no model to prove it with")
+    if not spec.tiny:
+        raise TpspecError(
+            f"{spec.where} has no `tiny` values, so there is no model to prove it with",
+            remedy="where transformers has no code for it, it can be used to cut and merge, and not proved",
+        )
     try:
         config = tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})})
         text = text_model_config(config) if spec.model_class == "text" else config
