@@ -39,15 +39,18 @@ class ModelError(RuntimeError):
     """A model's own code failed in the forward pass of a module."""
 
 
-def record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded:
+def record(
+    model: PreTrainedModel, ids: Tensor, decode: str | None, inputs: Mapping[str, Tensor] | None = None
+) -> Recorded:
     """Runs the prompt and then one token after another from the cache, if the model has one.
 
     `ids` is [batch, length]; the last DECODE_STEPS columns are decoded. Logits are [batch, n, vocab].
+    `inputs` go with the prompt.
     Raises ModelError naming the module in which the model's code fails.
     """
     try:
         with torch.no_grad():
-            return _record(model, ids, decode)
+            return _record(model, ids, decode, inputs or {})
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, TpspecError):
             raise
@@ -65,12 +68,14 @@ def _module_of(traceback: TracebackType | None, model: nn.Module) -> str:
     return found or type(model).__name__
 
 
-def _record(model: PreTrainedModel, ids: Tensor, decode: str | None) -> Recorded:
+def _record(
+    model: PreTrainedModel, ids: Tensor, decode: str | None, inputs: Mapping[str, Tensor]
+) -> Recorded:
     recorded = Recorded()
     length = ids.shape[1] - DECODE_STEPS
     with _watched(model, recorded.outputs):
         kept = kept_at_first(model, decode)
-        output = model(input_ids=ids[:, :length], use_cache=keeps(decode), **kept)
+        output = model(input_ids=ids[:, :length], use_cache=keeps(decode), **kept, **inputs)
     recorded.logits.append(output.logits)
     for step in range(DECODE_STEPS):
         here = length + step

@@ -42,6 +42,7 @@ from tpspec.runtime.comparing import (
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
 from tpspec.runtime.tiny import tiny_config, tiny_model
+from tpspec.scope import ConfigScope
 
 BOUND = 1e-5
 PASSES = 1 + DECODE_STEPS
@@ -79,6 +80,7 @@ class Subject:
     checkpoint: Path
     resolution: Resolution
     ids: Tensor
+    inputs: Mapping[str, Tensor]
     reference: Recorded
 
 
@@ -113,7 +115,19 @@ def subject(model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path
     resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
     resolution.check(1)
     ids = sample_ids(model.config.get_text_config().vocab_size)
-    return Subject(spec, spec_file, directory, resolution, ids, record(model, ids, spec.decode))
+    inputs = _inputs(resolution, len(ids))
+    reference = record(model, ids, spec.decode, inputs)
+    return Subject(spec, spec_file, directory, resolution, ids, inputs, reference)
+
+
+def _inputs(resolution: Resolution, batch: int) -> dict[str, Tensor]:
+    """Random tensors of the shapes that the spec gives, for each sequence of the batch."""
+    scope = ConfigScope(resolution.spec, resolution.config)
+    generator = torch.Generator().manual_seed(2)
+    return {
+        name: torch.randn(batch, *(scope.evaluate(size) for size in shape), generator=generator)
+        for name, shape in resolution.spec.inputs.items()
+    }
 
 
 def prove(subject: Subject, tp: int) -> Proof:
@@ -147,10 +161,10 @@ class _Rank:
 def _run(subject: Subject, out: Path, collectives: Collectives) -> _Rank:
     counted = Counted(collectives)
     rank = load_rank(out, counted, spec_file=subject.spec_file, dtype=torch.float32)
-    recorded = record(rank.model, subject.ids, subject.spec.decode)
+    recorded = record(rank.model, subject.ids, subject.spec.decode, subject.inputs)
     calls = Counter({kind: counted.total(kind).calls for kind in ("all_reduce", "all_gather")})
     held_back = frozenset(site.module for site in rank.sites if site.kind == "hold")
-    return _Rank(recorded, calls, rank.predicted(), held_back)
+    return _Rank(recorded, calls, rank.predicted(text_alone=not subject.inputs), held_back)
 
 
 def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:

@@ -42,9 +42,9 @@ class RankModel:
     spec: Spec
     vocabulary: Cut | None
 
-    def predicted(self) -> Counter[str]:
+    def predicted(self, *, text_alone: bool = True) -> Counter[str]:
         """The collectives of one forward pass, by kind, as the tags imply them."""
-        return predicted(list(self.sites))
+        return predicted(list(self.sites), text_alone=text_alone)
 
 
 def load_rank(
@@ -112,11 +112,14 @@ def _fill(
     tensors: dict[str, Tensor] = {}
     findings: list[Finding] = []
     for name in alone:
-        target = names.tensor(name)
-        if target is None:
-            findings.append(Finding(name, "the model has no such parameter"))
-        else:
-            tensors[target] = file.tensor(name)
+        parts, whole = names.parts(name), file.tensor(name)
+        pieces = whole.chunk(len(parts)) if len(parts) > 1 else (whole,)
+        for part, piece in zip(parts, pieces, strict=True):
+            target = names.tensor(part)
+            if target is None:
+                findings.append(Finding(name, "the model has no such parameter"))
+            else:
+                tensors[target] = piece
     for stack in stacks:
         target = names.tensor(stack.into)
         if target is None:

@@ -45,7 +45,7 @@ class Site:
 
     `partner` is the sibling to which a partial sum that is held back is added, `cut` how the
     vocabulary is shared, `statistics` what a norm sums up, `runs` how often the module runs in a
-    forward pass.
+    forward pass on text alone.
     """
 
     kind: Kind
@@ -73,9 +73,13 @@ def find_sites(resolution: Resolution, names: MemoryNames, tp: int) -> list[Site
     return list(sites.values())
 
 
-def predicted(sites: list[Site]) -> Counter[str]:
-    """How many collectives of each kind one forward pass runs: at each place one, each time that it runs."""
-    places = {(site.kind, site.module): site.runs for site in sites if site.kind in COLLECTIVES}
+def predicted(sites: list[Site], *, text_alone: bool = True) -> Counter[str]:
+    """How many collectives of each kind one forward pass runs: at each place one, each time that it runs.
+
+    With other inputs than text, what text alone passes over runs once.
+    """
+    least = 0 if text_alone else 1
+    places = {(site.kind, site.module): max(site.runs, least) for site in sites if site.kind in COLLECTIVES}
     counts: Counter[str] = Counter()
     for (kind, _), runs in places.items():
         counts[COLLECTIVES[kind]] += runs

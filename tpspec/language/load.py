@@ -92,6 +92,7 @@ def _merge(files: list[SpecFile]) -> Spec:
         cache=_latest(files, lambda c: c.cache) or (),
         runtime=runtime,
         tiny=_layered(files, lambda c: c.tiny),
+        inputs=_layered(files, lambda c: c.inputs),
         model_class=_latest(files, lambda c: c.model_class),
         attention=_latest(files, lambda c: c.attention),
         decode=_latest(files, lambda c: c.decode),

@@ -138,7 +138,7 @@ class Rule(Strict):
     """The module before which the all-reduce runs."""
     norm: Norm | None = None
     runs: Expr | None = None
-    """How often the module runs in a forward pass, where not once."""
+    """How often the module runs in a forward pass on text alone, where not once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -342,6 +342,8 @@ class SpecDocument(Strict):
 
     tiny: dict[Name, Any] = {}
     """Config values for a small model of this architecture, for proofs."""
+    inputs: dict[Name, Exprs | None] = {}
+    """What a proof gives the prompt beside its tokens (an image's states), by shape within a sequence."""
     model_class: Literal["text", "whole"] | None = Field(None, alias="class")
     """Whether the runtime builds the text model alone."""
     attention: Literal["eager", "sdpa"] | None = None

@@ -63,6 +63,7 @@ class Spec:
     cache: tuple[CacheEntry, ...]
     runtime: RankSettings
     tiny: Mapping[str, Any]
+    inputs: Mapping[str, tuple[Expression, ...]]
     model_class: str | None
     attention: str | None
     decode: str | None
