@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from tpspec.language.patterns import compile_pattern, expand, skeleton_of
-from tpspec.language.schema import NO_PREFIX, Prefix, Rename, Stack
+from tpspec.language.schema import NO_PREFIX, Prefix, Rename, Split, Stack
 from tpspec.language.spec import Spec
 
 
@@ -52,6 +52,10 @@ class MemoryNames:
             for alternative, template in enumerate(expand(entry.stack))
         ]
 
+        self._splits = [
+            (compile_pattern(entry.split), entry.into) for entry in spec.memory if isinstance(entry, Split)
+        ]
+
     def module(self, name: str) -> str | None:
         """The module that a name of the spec stands for; None where the model has none."""
         return self._known(name, self.modules)
@@ -59,6 +63,16 @@ class MemoryNames:
     def tensor(self, name: str) -> str | None:
         """The parameter or buffer that a stored name stands for; None where the model has none."""
         return self._known(name, self.tensors)
+
+    def parts(self, name: str) -> list[str]:
+        """The names of the parameters that a stored tensor is split into; its own alone where it is not."""
+        for stripped, prefix in self.spec.names_of(name) if self._splits else ():
+            skeleton, numbers = skeleton_of(stripped)
+            for pattern, into in self._splits:
+                binding = pattern.match(numbers) if pattern.skeleton == skeleton else None
+                if binding is not None:
+                    return [prefix.put(compile_pattern(part).name(dict(binding))) for part in expand(into)]
+        return [name]
 
     def stacked(self, names: Iterable[str]) -> tuple[list[str], list[Stacked]]:
         """Splits stored names into those that stand alone and those that memory holds as one."""

@@ -84,7 +84,8 @@ def _model_around(key: tuple[str | int, ...]) -> type[BaseModel]:
         case ("cache", *_):
             return schema.CacheEntry
         case ("memory", *_):
-            return schema.Rename if "Rename" in key else schema.Stack
+            kinds = (schema.Stack, schema.Split, schema.Rename)
+            return next((kind for kind in kinds if kind.__name__ in key), schema.Stack)
         case (*_, "norm", _):
             return schema.Norm
     return schema.Rule

@@ -12,8 +12,8 @@ from tpspec.language.checks import complaints
 from tpspec.language.documents import SpecFile, read_spec_file
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import PatternError, compile_pattern, expand
-from tpspec.language.schema import NO_PREFIX, Rename, Rule, Stack
-from tpspec.language.spec import PlacedRule, RankSettings, Spec
+from tpspec.language.schema import NO_PREFIX, Rule
+from tpspec.language.spec import Memory, PlacedRule, RankSettings, Spec
 
 T = TypeVar("T")
 MAX_BASES = 16
@@ -120,12 +120,12 @@ def _attributes(files: list[SpecFile]) -> dict[str, dict[str, Expression]]:
     return {module: values for module, values in said.items() if values}
 
 
-def _memory(files: list[SpecFile]) -> tuple[Stack | Rename, ...]:
+def _memory(files: list[SpecFile]) -> tuple[Memory, ...]:
     """The entries of the file itself, and after them those of its bases that it does not say anew."""
-    entries: dict[str, Stack | Rename] = {}
+    entries: dict[str, Memory] = {}
     for file in reversed(files):
         for entry in file.content.memory:
-            entries.setdefault(entry.stack if isinstance(entry, Stack) else entry.rename, entry)
+            entries.setdefault(entry.stored, entry)
     return tuple(entries.values())
 
 

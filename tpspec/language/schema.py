@@ -215,6 +215,24 @@ class Stack(Strict):
     apart: Annotated[int, Field(ge=0)] | None = None
     """The dimension along which gate and up are stored in turns, and lie one after the other in memory."""
 
+    @property
+    def stored(self) -> str:
+        """The names on disk that the entry is about."""
+        return self.stack
+
+
+class Split(Strict):
+    """A tensor that memory holds as several of one shape, which lie one after another in it."""
+
+    split: Name
+    into: Name
+    """The parameters' names in memory, alternatives in braces."""
+
+    @property
+    def stored(self) -> str:
+        """The name on disk that the entry is about."""
+        return self.split
+
 
 class Rename(Strict):
     """A piece of the stored names that the model spells differently; alternatives go by their order."""
@@ -228,6 +246,11 @@ class Rename(Strict):
         if len(stored) != len(spelled):
             raise ValueError(f"{len(stored)} names are renamed to {len(spelled)}")
         return self
+
+    @property
+    def stored(self) -> str:
+        """The piece of names on disk that the entry is about."""
+        return self.rename
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -335,7 +358,7 @@ class SpecDocument(Strict):
     """Groups of rules for checkpoints published in several forms; exactly one form matches."""
     ignore: tuple[Name, ...] = ()
     """Stored buffers that no rank needs, as shell patterns."""
-    memory: tuple[Stack | Rename, ...] = ()
+    memory: tuple[Stack | Split | Rename, ...] = ()
     """Where names in memory differ from the stored ones; the bases' entries come after."""
     cache: tuple[CacheEntry, ...] | None = None
     runtime: Runtime = Runtime()

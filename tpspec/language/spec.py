@@ -9,7 +9,10 @@ from typing import Any
 
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import Pattern
-from tpspec.language.schema import Axis, CacheEntry, Prefix, Rename, Rule, Slice, Stack
+from tpspec.language.schema import Axis, CacheEntry, Prefix, Rename, Rule, Slice, Split, Stack
+
+Memory = Stack | Split | Rename
+"""How names in memory differ from those on disk."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Spec:
     hidden: Expression | None
     rules: tuple[PlacedRule, ...]
     ignore: tuple[str, ...]
-    memory: tuple[Stack | Rename, ...]
+    memory: tuple[Memory, ...]
     cache: tuple[CacheEntry, ...]
     runtime: RankSettings
     tiny: Mapping[str, Any]
