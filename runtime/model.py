@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, cast
+
+import torch
 
 from tpspec.errors import TpspecError
 from tpspec.runtime.calls import RankLost
@@ -63,8 +67,9 @@ class Model:
     ) -> list[Completion]:
         """Completes a text, or several texts or tuples of token ids; returns the same on every rank.
 
-        The arguments are those of tpspec.runtime.request. `on_piece` gets each Piece of text as it comes, where rank 0 is.
-        If all prompts are ids and no string stops them, no tokenizer is loaded and the texts are empty.
+        The arguments are those of tpspec.runtime.request. `on_piece` gets each Piece of text as it comes,
+        where rank 0 is. If all prompts are ids and no string stops them, no tokenizer is loaded and the
+        texts are empty.
         Raises TpspecError for prompts that the model cannot take.
         """
         request = Request(
@@ -100,7 +105,10 @@ class Model:
                 group.leave(rank.collectives.rank, f"failed ({error})")
                 raise
 
-        with ThreadPoolExecutor(group.size) as pool:
+        with (
+            _threads_of_torch(len(os.sched_getaffinity(0)) // group.size),
+            ThreadPoolExecutor(group.size) as pool,
+        ):
             futures = [pool.submit(one, rank) for rank in self.ranks]
             try:
                 errors = [error for future in futures if (error := future.exception())]
@@ -116,3 +124,14 @@ class Model:
         """Leaves the group of ranks."""
         for rank in self.ranks:
             rank.collectives.close()
+
+
+@contextmanager
+def _threads_of_torch(count: int) -> Iterator[None]:
+    """So many threads for each operation: more than there are cores for all ranks would spin in vain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -62,8 +62,8 @@ def make_plan(directory: Path, request: Request) -> tuple[Plan, list[Continuatio
             ids = prompt
         prompts.append(list(ids))
         if problem := _problem(ids, positions, config.vocab_size):
-            name = f"prompt {number + 1} ({prompt if isinstance(prompt, str) else list(ids)!r:.40})"
-            findings.append(Finding(name, problem))
+            said = f"{prompt!r:.40}" if isinstance(prompt, str) else f"{len(ids)} tokens"
+            findings.append(Finding(f"prompt {number + 1} ({said})", problem))
     if findings:
         raise TpspecError(f"{directory} cannot go on from what it is given", findings)
     rooms = [request.max_new_tokens] * len(prompts)

@@ -101,6 +101,10 @@ def run_ranks(
             remedy=f"start it as: torchrun --nproc-per-node {presharded.tp} -m tpspec …",
         )
     check_rank_files(presharded)
+    if kind == "threads":
+        import torch
+
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // presharded.tp))
     preload = modules_to_preload(presharded)
     result = launch(
         presharded.tp, target, (loading, *arguments), kind=kind, on_message=on_message, preload=preload
