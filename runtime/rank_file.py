@@ -41,6 +41,14 @@ class RankFile:
         stored = self.tensors[name]
         return self._view(stored.dtype, stored.shape, stored.start)
 
+    def join(self, names: list[str]) -> Tensor:
+        """One tensor of several, concatenated along dimension 0; a view where they lie one after another."""
+        stored = [self.tensors[name] for name in names]
+        if _follow(stored):
+            shape = (sum(tensor.shape[0] for tensor in stored), *stored[0].shape[1:])
+            return self._view(stored[0].dtype, shape, stored[0].start)
+        return torch.cat([self.tensor(name) for name in names])
+
     def stack(self, names: list[list[str]]) -> Tensor:
         """One tensor of several: each row's tensors concatenated along dimension 0, the rows stacked.
 

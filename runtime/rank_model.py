@@ -125,8 +125,9 @@ def _fill(
         if target is None:
             findings.append(Finding(stack.into, "the model has no such parameter"))
         else:
-            rows = file.stack(stack.names())
-            tensor = rows if stack.entry.over else rows[0]
+            rows, entry = stack.names(), stack.entry
+            stacked = entry.over is not None and not entry.flat
+            tensor = file.stack(rows) if stacked else file.join([name for row in rows for name in row])
             tensors[target] = tensor if stack.entry.apart is None else _halves(tensor, stack.entry.apart)
     for target, tensor in tensors.items():
         _assign(names.modules, target, tensor)

@@ -100,8 +100,8 @@ def _sites_of(item: Shared, names: MemoryNames, scope: ConfigScope) -> Iterator[
     rule, placed = item.placed.rule, item.placed
     if rule.tag == "row":
         yield from _reduce(item, names)
-    if rule.gather:
-        yield Site("gather", _module(placed, placed.template, item.binding, names))
+    if rule.gather or rule.gather_at:
+        yield Site("gather", _module(placed, rule.gather_at or placed.template, item.binding, names))
     if rule.norm:
         statistics = _statistics(item, scope)
         if statistics:

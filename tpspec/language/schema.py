@@ -129,6 +129,8 @@ class Rule(Strict):
     """The module whose weight this one shares when `tie_word_embeddings` is set."""
     gather: bool = False
     """All-gather after a column cut."""
+    gather_at: Name | None = None
+    """The module after which the all-gather runs, where the model holds what is cut in another."""
     reduce_at: Name | None = None
     """The enclosing module after which the all-reduce runs, in place of right here."""
     reduce_with: Name | None = None
@@ -190,7 +192,7 @@ class Rule(Strict):
         return " ".join(filter(None, (self.tag, "+".join(part.axis for part in self.parts), self.select)))
 
 
-_CUT_ONLY = ("interleaved", "blocks", "width", "norm", "gather")
+_CUT_ONLY = ("interleaved", "blocks", "width", "norm", "gather", "gather_at")
 _ROW_ONLY = ("reduce_at", "reduce_with", "reduce_before")
 
 Rules = Annotated[
@@ -208,6 +210,8 @@ class Stack(Strict):
     stack: Name
     """The stored names, with the range and the alternatives in braces."""
     over: Name | None = None
+    flat: bool = False
+    """Whether the rows of the range lie one after another along the first dimension, with none of their own."""
     into: Name
     """The parameter's name in memory."""
     offset: int = 0
