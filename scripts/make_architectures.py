@@ -61,9 +61,10 @@ def render(proofs: dict[str, Any]) -> str:
     others = [kind for kind in index if kind not in kinds]
     lines += ["", "## Model types outside that table", ""]
     lines += [
-        "Their specs convert, verify and merge; model code that transformers lacks has to come from elsewhere."
+        NOTE,
+        "",
+        ", ".join(f"{kind} ([{index[kind]}](../specs/{index[kind]}.yaml))" for kind in others),
     ]
-    lines += ["", ", ".join(f"{kind} ([{index[kind]}](../specs/{index[kind]}.yaml))" for kind in others)]
     return HEAD.format(**counts) + "\n".join(lines) + "\n"
 
 

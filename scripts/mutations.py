@@ -1,6 +1,6 @@
-"""`make mutations`: changes one thing of each spec at a time, and says in docs/mutations.md what nobody notices.
+"""`make mutations`: changes one thing of each spec at a time; docs/mutations.md says what nobody notices.
 
-make mutations                              all specs whose text changed since docs/mutations.json (hours at most)
+make mutations                              all specs whose text changed since docs/mutations.json
 … scripts/mutations.py --specs llama,phi3   these
 """
 

@@ -1,7 +1,7 @@
-"""`make readme`: runs the README's console blocks again, and writes down what the commands print now.
+"""`make readme`: runs the console blocks of README and guide, and writes down what the commands print.
 
-The blocks are one session, in a folder that looks like a clone and takes what the commands write.
-`...` in a shown output stands for anything, as in doctest.
+The blocks of a document are one session, in a folder that looks like a clone and takes what the commands
+write. `...` in a shown output stands for anything, as in doctest.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "adding-an-architecture.md")
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (?P<command>.*)\n(?P<output>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 MARK = "\x1e"
 
 
-def rerun(readme: str) -> str:
-    """The README, with what the commands print now wherever that differs from what is shown."""
-    commands = [command for block in BLOCK.findall(readme) for command, _ in COMMAND.findall(block)]
+def rerun(document: str) -> str:
+    """A document, with what the commands print now wherever that differs from what is shown."""
+    commands = [command for block in BLOCK.findall(document) for command, _ in COMMAND.findall(block)]
     outputs = iter(run(commands))
-    return BLOCK.sub(lambda block: COMMAND.sub(partial(renewed, outputs), block[0]), readme)
+    return BLOCK.sub(lambda block: COMMAND.sub(partial(renewed, outputs), block[0]), document)
 
 
 def renewed(outputs: Iterator[str], shown: re.Match[str]) -> str:
@@ -42,7 +42,7 @@ def run(commands: list[str]) -> list[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = os.environ | {"PATH": path, "COLUMNS": "120", "HF_HUB_OFFLINE": "1"}
     with TemporaryDirectory() as clone:
-        for name in ("specs", "tests"):
+        for name in ("specs", "tests", "docs"):
             (Path(clone) / name).symlink_to(ROOT / name)
         session = ["bash", "-c", f"exec 2>&1\n{script}"]
         result = subprocess.run(session, cwd=clone, env=env, capture_output=True, text=True, check=True)
@@ -50,4 +50,5 @@ def run(commands: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    README.write_text(rerun(README.read_text()))
+    for path in DOCUMENTS:
+        path.write_text(rerun(path.read_text()))

@@ -185,7 +185,7 @@ def _joined(names: Sequence[str]) -> str:
         return names[0]
     block = names[0].rpartition(".")[0]
     leaves = ",".join(name.rpartition(".")[2] for name in names)
-    return f"{block}.{{{leaves}}}" if block else f"{{{leaves}}}"
+    return f"{block}.{{{leaves}}}" if block else f'"{{{leaves}}}"'
 
 
 def _section(title: str, entries: Mapping[str, str]) -> Iterator[str]:

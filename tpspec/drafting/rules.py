@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tpspec.drafting import habits
@@ -34,7 +35,8 @@ def draft_rules(evidence: Evidence, sizes: Sizes) -> list[Drafted]:
         ]
     drafter = _Drafter(evidence, sizes)
     drafted = [drafter.draft(module, parameters) for module, parameters in modules.items()]
-    return sorted(_paired(_tied(drafted)), key=_order)
+    embeddings = {module for module, kind in evidence.kinds.items() if kind.endswith("Embedding")}
+    return sorted(_paired(_tied(drafted, embeddings)), key=partial(_order, embeddings=embeddings))
 
 
 def _paired(drafted: list[Drafted]) -> list[Drafted]:
@@ -48,17 +50,20 @@ def _paired(drafted: list[Drafted]) -> list[Drafted]:
     ]
 
 
-def _order(drafted: Drafted) -> int:
+def _order(drafted: Drafted, embeddings: set[str]) -> int:
     """As the model runs: what comes before the layers, the layers, what comes after, the head."""
     if "{layer}" in drafted.template:
         return 1
-    return 3 if "tied_to" in drafted.rule else 2 if "embed" not in drafted.template else 0
+    if "embed" in drafted.template or drafted.template in embeddings:
+        return 0
+    return 3 if "vocab" in drafted.rule else 2
 
 
-def _tied(drafted: list[Drafted]) -> list[Drafted]:
+def _tied(drafted: list[Drafted], embeddings: set[str]) -> list[Drafted]:
     """The head, which may share the embedding's weight."""
     tables = [each.template for each in drafted if "vocab" in each.rule]
-    heads = [name for name in tables if habits.HEAD.search(name)]
+    heads = [name for name in tables if name not in embeddings] if embeddings else []
+    heads = heads or [name for name in tables if habits.HEAD.search(name)]
     others = [name for name in tables if name not in heads]
     if len(heads) != 1 or len(others) != 1:
         return drafted
@@ -92,7 +97,8 @@ class _Drafter:
         rule, guesses = dict(drafted.rule), list(drafted.guesses)
         if "weight" in parameters and len(parameters["weight"][0]) < 3:
             switch = self.evidence.switches.get(f"{drafted.template}.bias")
-            matrix = len(parameters["weight"][0]) == 2 and "vocab" not in rule
+            table = "vocab" in rule or self.evidence.kinds.get(drafted.template, "").endswith("Embedding")
+            matrix = len(parameters["weight"][0]) == 2 and not table
             if switch or (self.evidence.ran and (matrix or "bias" in parameters)):
                 rule["bias"] = switch or "bias" in parameters
         first = self.evidence.first
@@ -161,6 +167,8 @@ class _Drafter:
         if attention and habits.HEAD_BY_HEAD.search(module) and self.sizes.kv in axes:
             rule["interleaved"] = self.sizes.kv
             order = f"{self._order(out)} of one {self.sizes.kv} head after another, by its name"
+        elif len({axis for axis, _ in out.parts}) == 1:
+            order = "one part after the other, not mixed row by row"
         else:
             order = f"the order {self._order(out)}"
         return Drafted(module, rule | more, (*why, f"{order}; shapes do not tell"))
