@@ -80,6 +80,7 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
         "published": {
             "respelled": {"mlp.linear_gate": "mlp.gate_proj", "experts.linear_gate": "experts.gate_proj"},
             "config": {"indexer_types": None},
+            "extra": {"model.mtp_layers.0.enorm.weight": (64,)},
         }
     },
     "deepseek_v4": {
@@ -90,13 +91,16 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "inkling_text": {
-        "padded": {"config": {"unpadded_vocab_size": None, "mlp_layer_types": ["dense", "dense"]}}
+        "padded": {
+            "config": {"unpadded_vocab_size": None, "mlp_layer_types": ["dense", "dense"]},
+            "extra": _layer("model.mtp.layers.0"),
+        }
     },
     "dots3_note": {
         "published": {
             "extra": {
                 **_layer("model.layers.3"),
-                **_tower("vision_encoder.norm", "audio_encoder.norm", "audio_adapter.fc1"),
+                **_tower("vision_encoder.norm", "audio_encoder.norm", "audio_adapter.fc1", "model.mtp.norm"),
             }
         }
     },
@@ -114,7 +118,7 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
                 }
             },
             "extra": _tower(
-                "vision_tower.norm", "multi_modal_projector.linear_1", "patch_merge_mlp.linear_1"
+                "vision_tower.norm", "multi_modal_projector.linear_1", "patch_merge_mlp.linear_1", "mtp.norm"
             ),
         }
     },

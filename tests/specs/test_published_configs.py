@@ -34,6 +34,13 @@ VALID = {
     "gpt-oss-20b": TO_64,
     "DeepSeek-V3": (1, 2, 4, 8, 16),  # 2048 columns of an expert in blocks of 128
     "Nemotron-H-8B-Base-8K": TO_32,
+    "DeepSeek-V2-Lite": (1, 2, 4, 8, 16),
+    "Qwen1.5-MoE-A2.7B": (1, 2, 4, 8, 16),
+    "GLM-4.5-Air": TO_32,
+    "Llama-4-Scout-17B-16E": (1, 2, 4, 8),  # 40 heads
+    "OLMoE-1B-7B-0924": (1, 2, 4, 8, 16),
+    "MiniMax-M2": (1, 2, 4, 8, 16, 24, 48),
+    "dbrx-base": (1, 2, 4, 8, 16, 24, 48),
 }
 
 
