@@ -89,8 +89,9 @@ def _check_empty(out: Path, source: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def _state(out: Path, source: Path, names: Sequence[str]) -> Iterator[Path]:
-    """A folder inside `out` to write into. It is removed in the end, and `out` too if nothing is in it."""
+    """A folder inside `out` to write into, removed in the end; so is an `out` made here in vain."""
     state = out / STATE
+    existed = out.is_dir()
     with writing(str(out)):
         state.mkdir(parents=True, exist_ok=True)
         lock = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
@@ -104,7 +105,7 @@ def _state(out: Path, source: Path, names: Sequence[str]) -> Iterator[Path]:
             yield state
         finally:
             shutil.rmtree(state, ignore_errors=True)
-            if not any(out.iterdir()):
+            if not existed and not any(out.iterdir()):
                 out.rmdir()
     finally:
         os.close(lock)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tpspec.converters.sinks import Bytes
 
-BUFFERS = 6
+BUFFERS = 4
 Writer = TypeVar("Writer")
 P = ParamSpec("P")
 

@@ -82,6 +82,10 @@ def test_an_interrupted_merge_is_simply_run_again(tmp_path: Path, source: Checkp
     with pytest.raises(KeyboardInterrupt):
         merge(reader(cut), tmp_path / "merged", progress=interrupt, strip_bytes=64)
     assert not (tmp_path / "merged").exists()
+    (tmp_path / "merged").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        merge(reader(cut), tmp_path / "merged", progress=interrupt, strip_bytes=64)
+    assert list((tmp_path / "merged").iterdir()) == []
     merge(reader(cut), tmp_path / "merged")
     assert contents(tmp_path / "merged") == contents(source.directory)
 
