@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tpspec.cli.app import app
 from tpspec.drafting.document import draft
+from tpspec.drafting.relatives import Relative, nearest
 from tpspec.errors import TpspecError
 from tpspec.hub import locate
 from tpspec.language.registry import spec_from_file
@@ -85,6 +86,12 @@ def test_without_torch_names_and_shapes_have_to_do(tmp_path: Path) -> None:
     assert resolution.findings == ()
     assert resolution.valid_tp == (1, 2, 4)  # 172 = 4 × 43
     assert "q_proj" in out.read_text()
+
+
+def test_the_nearest_relative_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "qwen2.yaml"
+    path.write_text(drafted("qwen2"))
+    assert nearest(path) == Relative("llama", alike=12, different=0)
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:

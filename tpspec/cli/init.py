@@ -32,6 +32,7 @@ def command(what: str, out: Path | None, code: Path | None) -> None:
     by heads. What shapes do not tell, such as the order within a fused matrix, is marked `# guessed`.
     """
     from tpspec.drafting.document import draft
+    from tpspec.drafting.relatives import nearest
     from tpspec.errors import TpspecError
 
     if out and out.exists():
@@ -42,10 +43,11 @@ def command(what: str, out: Path | None, code: Path | None) -> None:
         click.echo(text, nl=False)
         return
     out.write_text(text)
-    guesses = text.count("# guessed")
-    click.echo(
-        f"wrote {out}: {guesses} guesses to look at" if guesses != 1 else f"wrote {out}: 1 guess to look at"
-    )
+    guesses, relative = text.count("# guessed"), nearest(out)
+    click.echo(f"wrote {out}: {guesses} {'guess' if guesses == 1 else 'guesses'} to look at")
+    if relative:
+        alike = f"has {relative.alike} of its rules, and {relative.different} differ"
+        click.echo(f"specs/{relative.name}.yaml {alike}")
     click.echo(f"then: tpspec prove {out}" + (f" --code {code}" if code else ""))
 
 
