@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dense_switches import DENSE
+from hybrid_switches import HYBRID
 from moe_switches import MOE
 
 from tpspec.checkpoint import Checkpoint, open_checkpoint
@@ -32,7 +33,8 @@ class Variant:
     `renamed` replaces the start of stored names and `respelled` pieces of them, `extra` adds stored
     tensors by shape, `fp8` stores the layers' matrices in FP8 with a scale per block of that size,
     and with `shard_size` the checkpoint has several files. With `whole` the multimodal model is saved,
-    and its tensors whose names begin so are kept.
+    and its tensors whose names begin so are kept; with `unconverted` tensors are stored as they lie in
+    memory.
     """
 
     spec_name: str
@@ -45,6 +47,7 @@ class Variant:
     fp8: int = 0
     shard_size: str = "1GB"
     whole: str = ""
+    unconverted: bool = False
 
     def __str__(self) -> str:
         return f"{self.spec_name}-{self.name}"
@@ -158,7 +161,7 @@ def _variants() -> tuple[Variant, ...]:
         variants += [
             Variant(name, model_type, model_type) for model_type in others if model_type not in LEGACY
         ]
-        switches = (_SWITCHES | DENSE | MOE).get(name, {})
+        switches = (_SWITCHES | DENSE | MOE | HYBRID).get(name, {})
         variants += [
             Variant(name, switch, **{"model_type": first, **how}) for switch, how in switches.items()
         ]
@@ -188,6 +191,7 @@ def _open(variant: Variant) -> Checkpoint:
 @cache
 def _save(variant: Variant) -> Path:
     import torch
+    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
@@ -213,6 +217,8 @@ def _save(variant: Variant) -> Path:
     model.save_pretrained(folder, max_shard_size=variant.shard_size)
     if variant.spec.model_class == "text":
         config.save_pretrained(folder)
+    if variant.unconverted:
+        save_file(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
     if variant.extra or variant.renamed or variant.respelled or variant.fp8 or variant.whole:
         _rewrite(folder, variant)
     return folder

@@ -102,9 +102,11 @@ class Rules:
         blocks = 1 if rule.blocks is None else _count(self.scope, rule.blocks, binding)
         interleaved = self._interleaved(placed, parts, binding)
         if shape is None:
-            matrix = self._dimensions(placed, "weight", len(rule.dims) if rule.dims else 2)
-            along = self._position(placed, "weight", matrix) or 0
-            return Sharing(along, parts, interleaved, blocks, self._block(placed))
+            along = rule.dim
+            if along is None:
+                matrix = self._dimensions(placed, "weight", len(rule.dims) if rule.dims else 2)
+                along = self._position(placed, "weight", matrix)
+            return Sharing(along or 0, parts, interleaved, blocks, self._block(placed))
         dimensions = self._dimensions(placed, parameter, len(shape))
         position = self._position(placed, parameter, dimensions)
         if position is None:

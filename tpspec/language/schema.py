@@ -211,7 +211,7 @@ class Stack(Strict):
     """The stored names, with the range and the alternatives in braces."""
     over: Name | None = None
     flat: bool = False
-    """Whether the rows of the range lie one after another along the first dimension, with none of their own."""
+    """Whether the rows of the range lie one after another along the first dimension, not along a new one."""
     into: Name
     """The parameter's name in memory."""
     offset: int = 0
