@@ -93,7 +93,8 @@ def run_ranks(
             raise click.UsageError(
                 f"under torchrun the ranks are its own: --collectives {choice} starts others"
             )
-        return _join(loading, presharded.tp, target, arguments, on_message)
+        presharded.check_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), hashes=False)
+        return _join(loading, target, arguments, on_message)
     kind: Kind = "shared" if choice == "auto" else choice
     if loading.device != "cpu" and kind != "threads" and presharded.tp > 1:
         raise TpspecError(
@@ -114,7 +115,6 @@ def run_ranks(
 
 def _join(
     loading: Loading,
-    size: int,
     target: Callable[..., Any],
     arguments: Sequence[object],
     on_message: Callable[[Any], None],
@@ -138,4 +138,5 @@ def _join(
             raise of_rank(collectives.rank, fault) from None
         raise
     collectives.close()
-    return Ran(result if collectives.rank == 0 else None, size, "gloo" if loading.device == "cpu" else "nccl")
+    kind = "gloo" if loading.device == "cpu" else "nccl"
+    return Ran(result if collectives.rank == 0 else None, collectives.size, kind)
