@@ -80,7 +80,7 @@ def as_fault(error: Exception) -> TpspecError | None:
     """The error as one of the input or the machine, which needs no traceback; None for a bug."""
     if isinstance(error, TpspecError):
         return error
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in str(error):
         return TpspecError(
             f"out of memory: {str(error).strip().splitlines()[0]}" if str(error) else "out of memory"
         )

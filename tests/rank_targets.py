@@ -18,7 +18,7 @@ from tpspec.runtime.collectives import Collectives
 from tpspec.runtime.shared_memory import SLOT
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
-SHAPES = ((), (0,), (1,), (7,), (3, 5), (2, 0, 4), (1, 1, 2048))
+SHAPES = ((), (0,), (1,), (7,), (3, 5), (2, 0, 4), (1, 1, 2048), (1, 70_003))
 
 
 def all_checks(group: Collectives, rounds: int, in_rank_order: bool) -> None:
