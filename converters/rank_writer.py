@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -13,6 +14,9 @@ from tpspec.converters.journal import Journal
 from tpspec.converters.sinks import Bytes, OutputFile, scatter
 from tpspec.converters.targets import Visit
 
+AHEAD = 2
+"""Steps that may wait to be made durable while writing goes on."""
+
 
 class RankWriter:
     """Writes some of a conversion's targets. Its methods are called in one thread, but for `close`."""
@@ -21,7 +25,7 @@ class RankWriter:
         self._journals = journals
         self._outputs: list[OutputFile] = []
         self._syncer = ThreadPoolExecutor(1)
-        self._syncing: Future[None] | None = None
+        self._syncing: deque[Future[None]] = deque()
 
     def start(self) -> None:
         """Opens the files; what is durable of them is read again for their hashes."""
@@ -48,17 +52,17 @@ class RankWriter:
     def mark(self, digests: Sequence[bytes]) -> None:
         """Begins to make durable what the visits behind these digests have written.
 
-        Waits until the step before is done, so that what is not yet durable is bounded.
+        Waits until all but a few steps are done, so that what is not yet durable is bounded.
         """
-        self._wait()
+        self._wait(AHEAD)
         for journal, output in zip(self._journals, self._outputs, strict=True):
             output.fill(int(journal.target.offsets[len(digests)]))
-        self._syncing = self._syncer.submit(self._sync, digests)
+        self._syncing.append(self._syncer.submit(self._sync, digests))
 
     def finish(self, digests: Sequence[bytes], of_files: Mapping[str, str]) -> None:
         """Makes everything durable, and gives the files their own names."""
         self.mark(digests)
-        self._wait()
+        self._wait(0)
         for journal, output in zip(self._journals, self._outputs, strict=True):
             journal.finish(output.hexdigest(), of_files)
 
@@ -74,6 +78,6 @@ class RankWriter:
             if len(digests) > len(journal.digests):
                 journal.advance(digests)
 
-    def _wait(self) -> None:
-        if self._syncing is not None:
-            self._syncing.result()
+    def _wait(self, left: int) -> None:
+        while len(self._syncing) > left:
+            self._syncing.popleft().result()
