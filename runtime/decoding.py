@@ -11,7 +11,6 @@ NAMES: Mapping[str, str] = {
     "cache": "past_key_values",
     "own_cache": "past_key_values",
     "cache_params": "cache_params",
-    "state": "state",
 }
 """The argument that takes it; a model of another `decode` keeps nothing and reads everything again."""
 

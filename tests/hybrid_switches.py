@@ -104,6 +104,7 @@ HYBRID: dict[str, dict[str, dict[str, Any]]] = {
             }
         },
     },
+    "rwkv": {"tied": {"config": {"tie_word_embeddings": True, "attention_hidden_size": None}}},
     "zamba": {"untied": {"config": {"tie_word_embeddings": False, "mamba_proj_bias": False}}},
     "xlstm": {"tied": {"config": {"use_bias": False, "tie_word_embeddings": True}}},
     "minimax": {"tied": {"config": {"tie_word_embeddings": True}}},

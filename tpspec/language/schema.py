@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 
 from tpspec.language.expressions import Expression, parse
-from tpspec.language.patterns import expand
+from tpspec.language.patterns import compile_pattern, expand
 from tpspec.language.tags import TAGS
 
 VERSION = 1
@@ -16,6 +24,16 @@ Expr = Annotated[Expression, PlainValidator(parse, json_schema_input_type=str | 
 """An expression over config names, written as text or as a number."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _expands(text: str) -> str:
+    for name in expand(text):
+        compile_pattern(name)
+    return text
+
+
+Names = Annotated[Name, AfterValidator(_expands)]
+"""Names of modules or tensors: alternatives and ranges in braces."""
 
 
 def _as_list(value: Any) -> Any:
@@ -125,18 +143,18 @@ class Rule(Strict):
     """The condition, over ranges and config names, under which the rule applies."""
     optional: bool = False
     """Whether the checkpoint may leave the tensors out."""
-    tied_to: Name | None = None
+    tied_to: Names | None = None
     """The module whose weight this one shares when `tie_word_embeddings` is set."""
     gather: bool = False
     """All-gather after a column cut."""
     gather_at: Name | None = None
     """The module after which the all-gather runs, where the model holds what is cut in another."""
-    reduce_at: Name | None = None
+    reduce_at: Names | None = None
     """The enclosing module after which the all-reduce runs, in place of right here."""
-    reduce_with: Name | None = None
+    reduce_with: Names | None = None
     """The sibling to whose partial sum this one (with `reduce_at`, the block's) is added before the one
     all-reduce of both."""
-    reduce_before: Name | None = None
+    reduce_before: Names | None = None
     """The module before which the all-reduce runs."""
     norm: Norm | None = None
     runs: Expr | None = None
@@ -207,12 +225,12 @@ Rules = Annotated[
 class Stack(Strict):
     """Tensors that memory holds as one: alternatives concatenated, the rows of a range stacked."""
 
-    stack: Name
+    stack: Names
     """The stored names, with the range and the alternatives in braces."""
     over: Name | None = None
     flat: bool = False
     """Whether the rows of the range lie one after another along the first dimension, not along a new one."""
-    into: Name
+    into: Names
     """The parameter's name in memory."""
     offset: int = 0
     """What the numbers in `into` are more than the stored ones (queries.0 belongs to layer 1)."""
@@ -229,7 +247,7 @@ class Split(Strict):
     """A tensor that memory holds as several of one shape, which lie one after another in it."""
 
     split: Name
-    into: Name
+    into: Names
     """The parameters' names in memory, alternatives in braces."""
 
     @property
@@ -282,7 +300,7 @@ class Slice(Strict):
     """A computed value that is cut along an axis, or as a module's weight is."""
 
     axis: Name | None = None
-    like: Name | None = None
+    like: Names | None = None
     """The template of a module; the value has what the cut dimension of its weight has."""
     dim: int = 0
 
@@ -297,9 +315,9 @@ class Runtime(Strict):
     """What a rank's model is told after it is built."""
 
     config: dict[Name, Expr | None] = {}
-    attributes: dict[Name, dict[Name, Expr | None] | None] = {}
-    slice: dict[Name, Slice] = {}
-    buffers: dict[Name, Slice] = {}
+    attributes: dict[Names, dict[Name, Expr | None] | None] = {}
+    slice: dict[Names, Slice] = {}
+    buffers: dict[Names, Slice] = {}
 
 
 class Prefix(Strict):
@@ -349,7 +367,9 @@ class SpecDocument(Strict):
     ranges: dict[
         Name,
         Annotated[
-            tuple[Expr, ...], BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int])
+            tuple[Expr, ...],
+            BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int]),
+            Field(min_length=1, max_length=2),
         ]
         | None,
     ] = {}
@@ -374,7 +394,7 @@ class SpecDocument(Strict):
     model_class: Literal["text", "whole"] | None = Field(None, alias="class")
     """Whether the runtime builds the text model alone."""
     attention: Literal["eager", "sdpa"] | None = None
-    decode: Literal["cache", "own_cache", "cache_params", "state", "full_ids", "none"] | None = None
+    decode: Literal["cache", "own_cache", "cache_params", "full_ids", "none"] | None = None
     """How the model decodes, where it does not give back the usual cache: it is handed one (own_cache), has
     another name for it, or reads all tokens again."""
 
