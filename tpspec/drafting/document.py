@@ -163,7 +163,8 @@ class _Writer:
         text = self.sizes.count(values)
         if self.sizes.is_hidden(values) and not habits.ATTENTION.search(module):
             return None
-        return text if text and ("kv" in self.axes or "(kv)" not in text) else None
+        named = re.findall(r"local\((\w+)\)", text or "")
+        return text if set(named) <= set(self.axes) else None
 
 
 def _rule(rule: Mapping[str, Any]) -> str:

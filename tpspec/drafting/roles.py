@@ -11,14 +11,14 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
     "kv": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_query_groups"),
-    "head_dim": ("head_dim", "kv_channels", "attention_head_dim"),
+    "head_dim": ("head_dim", "kv_channels", "attention_head_dim", "dim_head"),
     "vocab": ("vocab_size", "padded_vocab_size"),
     "experts": ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"),
 }
 """Role → how configs spell it, the usual spelling first."""
 
 FFN = re.compile(
-    r"intermediate_size|ffn_(?:hidden_)?(?:size|dim)|n_inner|inner_(?:size|dim)|mlp_(?:size|dim)"
+    r"intermediate_size|ffn_(?:hidden_)?(?:size|dim)|n_inner|dim_ff|d_ff|ff_dim|inner_(?:size|dim)|mlp_(?:size|dim)"
 )
 SMALL: Mapping[str, int] = {
     "hidden": 64, "layers": 2, "heads": 8, "kv": 4, "head_dim": 16, "vocab": 102, "experts": 4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,13 +42,18 @@ def draft_rules(evidence: Evidence, sizes: Sizes) -> list[Drafted]:
 
 def _paired(drafted: list[Drafted]) -> list[Drafted]:
     """Rows whose input nothing gives in shares stay whole: a draft has to load."""
-    produced = {axis for each in drafted if "row" not in each.rule for axis in pieces([each])}
     return [
-        replace(each, rule={"replicated": True}, guesses=("nothing that is cut seems to feed it",))
-        if "row" in each.rule and each.rule["row"] not in produced
-        else each
+        each
+        if "row" not in each.rule or any(_feeds(other, each) for other in drafted)
+        else replace(each, rule={"replicated": True}, guesses=("nothing that is cut seems to feed it",))
         for each in drafted
     ]
+
+
+def _feeds(one: Drafted, row: Drafted) -> bool:
+    """Whether a module of the same layer, or of none, gives its output in shares of the row's axis."""
+    ranges = [set(re.findall(r"\{\w+\}", each.template)) for each in (one, row)]
+    return "row" not in one.rule and row.rule["row"] in pieces([one]) and ranges[0] <= ranges[1]
 
 
 def _order(drafted: Drafted, embeddings: set[str]) -> int:
