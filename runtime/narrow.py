@@ -65,7 +65,7 @@ def _cut_buffers(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
             buffers = names.modules[module]._buffers  # noqa: SLF001 - torch has no public setter
             whole = buffers[leaf]
             assert whole is not None
-            buffers[leaf] = _taker(cut, scope, binding, rank)(whole)
+            buffers[leaf] = taker(cut, scope, binding, rank)(whole)
 
 
 def _cut_computed(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
@@ -73,7 +73,7 @@ def _cut_computed(names: MemoryNames, scope: ConfigScope, rank: int) -> None:
     for template, cut in scope.spec.runtime.slice.items():
         owner, _, leaf = template.rpartition(".")
         for module, binding in _modules(owner, names, scope):
-            _cut_one(names.modules[module], leaf, _taker(cut, scope, binding, rank))
+            _cut_one(names.modules[module], leaf, taker(cut, scope, binding, rank))
 
 
 def _cut_one(module: nn.Module, leaf: str, take: Callable[[Tensor], Tensor]) -> None:
@@ -99,7 +99,7 @@ def _cut_one(module: nn.Module, leaf: str, take: Callable[[Tensor], Tensor]) -> 
     setattr(module, leaf, lambda *args, **kwargs: take(function(*args, **kwargs)))
 
 
-def _taker(
+def taker(
     cut: Slice, scope: ConfigScope, binding: Mapping[str, int], rank: int
 ) -> Callable[[Tensor], Tensor]:
     """The function that takes a rank's part of a computed value."""
