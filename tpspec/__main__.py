@@ -1,5 +1,5 @@
 """`python -m tpspec`."""
 
-from tpspec.cli.app import main
+from tpspec.cli.entry import main
 
 main()

@@ -37,6 +37,8 @@ class Assessment:
     valid_tp: tuple[int, ...]
     copied_above: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+    headers: bool = True
+    """Whether tensors' names and shapes were judged, or the config alone."""
 
     @property
     def ok(self) -> bool:
@@ -49,6 +51,7 @@ class Assessment:
             "model": self.name,
             "spec": self.spec.name,
             "ok": self.ok,
+            "headers": self.headers,
             "findings": [asdict(finding) for finding in self.findings],
             "valid_tp": list(self.valid_tp),
             "copied_above": dict(self.copied_above),
@@ -70,8 +73,12 @@ def assess(path: str, sizes: Sequence[int], spec_file: Path | None = None) -> As
     resolution = resolve(spec, located.config, tensors)
     notes = []
     if not headers:
-        what = "names and shapes of a .bin checkpoint are checked when it is converted"
-        notes.append("judged by its config alone" if checkpoint is None else what)
+        rest = (
+            ""
+            if checkpoint is None
+            else "; names and shapes in .bin files are checked when they are converted"
+        )
+        notes.append(f"judged by its config alone{rest}")
     if resolution.ignored:
         notes.append(f"{len(resolution.ignored)} stored buffers are ignored")
     judged = tuple(_at(resolution, tp, headers) for tp in sizes)
@@ -83,6 +90,7 @@ def assess(path: str, sizes: Sequence[int], spec_file: Path | None = None) -> As
         resolution.valid_tp if not resolution.findings else (),
         resolution.copied_above,
         tuple(notes),
+        headers,
     )
 
 

@@ -53,10 +53,11 @@ def cache_size(spec: Spec, config: Mapping[str, Any], tp: int) -> CacheSize:
 
 
 def _sizes(scope: ConfigScope, entry: CacheEntry, binding: Mapping[str, int]) -> tuple[int, int, int | None]:
-    token = scope.evaluate(entry.per_token, binding) if entry.per_token else 0
-    sequence = scope.evaluate(entry.per_sequence, binding) if entry.per_sequence else 0
-    window = scope.evaluate(entry.window, binding) if entry.window else None
-    return token, sequence, window
+    token = scope.count(entry.per_token, binding, least=0) if entry.per_token else 0
+    sequence = scope.count(entry.per_sequence, binding, least=0) if entry.per_sequence else 0
+    if entry.window is None or scope.evaluate(entry.window, binding) is None:
+        return token, sequence, None
+    return token, sequence, scope.count(entry.window, binding)
 
 
 def cache_dtype(config: Mapping[str, Any]) -> tuple[str, int]:

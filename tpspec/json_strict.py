@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from tpspec.errors import Finding, TpspecError
@@ -57,9 +58,8 @@ def _explain(error: ValueError | RecursionError) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in value if keys.count(key) > 1)
-        raise _RefusedError(f"key {twice!r} stands {keys.count(twice)} times in one object")
+        (twice, times), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise _RefusedError(f"key {twice[:200]!r} stands {times} times in one object")
     return value
 
 

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from tpspec.dtypes import nbytes
 
+MAX_TP = 4096
+"""Largest tp that is considered."""
+
 
 class Segment(NamedTuple):
     """`length` indices of a rank's share: the source's `source : source + length`, or zeros."""

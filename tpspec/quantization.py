@@ -117,7 +117,7 @@ def _for_config(document: FormatDocument, config: Mapping[str, Any]) -> Format:
     parameters = dict(PLAIN.parameters)
     for name, dimensions in document.parameters.items():
         parameters[name] = tuple(
-            Dimension(d.name, d.divisor.evaluate(scope) if d.divisor else 1) for d in dimensions
+            Dimension(d.name, d.divisor.count(scope) if d.divisor else 1) for d in dimensions
         )
     return Format(document.format, parameters)
 

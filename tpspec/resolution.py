@@ -14,11 +14,8 @@ from tpspec.errors import Finding, TpspecError
 from tpspec.faults import where_bound
 from tpspec.language.schema import NO_PREFIX, Prefix
 from tpspec.language.spec import PlacedRule, Spec
-from tpspec.layout import Layout, TensorLayout
+from tpspec.layout import MAX_TP, Layout, TensorLayout
 from tpspec.sharing import Sharing
-
-MAX_TP = 4096
-"""Largest tp that is considered."""
 
 
 @dataclass(frozen=True)

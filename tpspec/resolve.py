@@ -26,8 +26,8 @@ from tpspec.resolution import Resolution, Shared
 from tpspec.rules import RuleError, Rules
 from tpspec.scope import ConfigScope
 
-MAX_TENSORS = 10_000_000
-"""More expected tensors than this is a broken config, not a model."""
+MAX_TENSORS = 2**18
+"""One rule for more modules than this is a broken config, not a model."""
 
 
 def resolve_layout(checkpoint: Checkpoint, tp: int, spec_file: Path | None = None) -> Layout:

@@ -90,16 +90,16 @@ class Rules:
             assert rule.select is not None
             unit = list(binding.values())[-1] if binding else 0
             return Sharing(select=(self.scope.axis(rule.select, binding), unit))
-        if shape is not None and rule.shape and parameter in ("", "weight"):
-            expected = tuple(int(self.scope.evaluate(e, binding)) for e in rule.shape)
-            if shape != expected:
+        if rule.shape and parameter in ("", "weight"):
+            expected = tuple(self.scope.count(e, binding, least=0) for e in rule.shape)
+            if shape not in (None, expected):
                 raise RuleError(_differs(shape, expected, rule.shape))
         if not tag.cuts:
             return Sharing(once=rule.tag == "once")
         if parameter == "bias" and tag.bias == "once":
             return Sharing(once=True)
         parts = self._extents(placed, binding)
-        blocks = 1 if rule.blocks is None else _count(self.scope, rule.blocks, binding)
+        blocks = 1 if rule.blocks is None else self.scope.count(rule.blocks, binding)
         interleaved = self._interleaved(placed, parts, binding)
         if shape is None:
             along = rule.dim
@@ -138,9 +138,9 @@ class Rules:
     ) -> Extent:
         if part.axis == "replicated":
             assert width is not None
-            return Extent(None, _count(self.scope, width, binding))
+            return Extent(None, self.scope.count(width, binding))
         axis = self.scope.axis(part.axis, binding, pad=placed.rule.tag == "vocab")
-        return Extent(axis, axis.width if width is None else _count(self.scope, width, binding))
+        return Extent(axis, axis.width if width is None else self.scope.count(width, binding))
 
     def _interleaved(
         self, placed: PlacedRule, parts: tuple[Extent, ...], binding: Mapping[str, int]
@@ -215,7 +215,7 @@ class Rules:
             ):
                 expression = said or self.scope.spec.hidden
                 assert expression is not None
-                expected, source = _count(self.scope, expression, binding), str(expression)
+                expected, source = self.scope.count(expression, binding), str(expression)
             else:
                 continue
             if shape[other] != -(-expected // divisor):
@@ -224,13 +224,6 @@ class Rules:
                     f"{-(-expected // divisor)} ({source})",
                     "is config.json of this checkpoint?",
                 )
-
-
-def _count(scope: ConfigScope, expression: Expression, binding: Mapping[str, int]) -> int:
-    value = scope.evaluate(expression, binding)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ExpressionError(f"{expression} = {value!r} is not a positive count")
-    return value
 
 
 def _differs(shape: tuple[int, ...], expected: tuple[int, ...], said: tuple[Expression, ...]) -> str:

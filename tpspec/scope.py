@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
 from tpspec import axes as shared
 from tpspec.errors import Finding, TpspecError
-from tpspec.language.expressions import Expression, ExpressionError
+from tpspec.language.expressions import Expression, ExpressionError, shown
 from tpspec.language.spec import Spec
 
 MAX_RANGE = 65_536
@@ -48,6 +49,19 @@ class ConfigScope:
         """An expression's value for one binding of the ranges. Raises ExpressionError."""
         return expression.evaluate(_Bound(self, binding or {}))
 
+    def count(self, expression: Expression, binding: Values | None = None, least: int = 1) -> int:
+        """An expression's value where it has to be a count. Raises ExpressionError where it is none.
+
+        A name that the config lacks is told apart from a wrong value, with the names that are near it.
+        """
+        try:
+            return expression.count(_Bound(self, binding or {}), least)
+        except ExpressionError as error:
+            absent = str(error).removeprefix("config.json has no ")
+            present = [name for name, value in self.config.items() if value is not None]
+            close = get_close_matches(absent, present, n=1) if absent != str(error) else []
+            raise ExpressionError(f"{error}; did you mean {close[0]}?" if close else str(error)) from None
+
     def free(self, expressions: Iterable[Expression | None]) -> frozenset[str]:
         """The ranges that expressions depend on, directly or through what the spec defines."""
         found: set[str] = set()
@@ -76,17 +90,17 @@ class ConfigScope:
         if name not in self._ranges:
             place = self.spec.place("ranges", name)
             try:
-                bounds = [self.evaluate(e) for e in self.spec.ranges[name]]
+                bounds = [self.count(expression, least=0) for expression in self.spec.ranges[name]]
             except ExpressionError as error:
                 raise TpspecError(
-                    f"config.json: the range '{name}' cannot be computed", [Finding("", str(error), place)]
+                    "config.json is not a model's", [Finding(name, str(error), place)]
                 ) from None
             start, stop = bounds if len(bounds) == 2 else (0, bounds[0])
-            text = str(self.spec.ranges[name][-1])
-            for bound in (start, stop):
-                if isinstance(bound, bool) or not isinstance(bound, int) or not 0 <= bound <= MAX_RANGE:
-                    problem = f"{text} = {bound!r}; a count lies between 0 and {MAX_RANGE}"
-                    raise TpspecError("config.json is not a model's", [Finding(text, problem, place)])
+            if stop > MAX_RANGE:
+                problem = (
+                    f"{self.spec.ranges[name][-1]} = {shown(stop)}; a count lies between 0 and {MAX_RANGE}"
+                )
+                raise TpspecError("config.json is not a model's", [Finding(name, problem, place)])
             self._ranges[name] = range(start, stop)
         return self._ranges[name]
 
@@ -98,11 +112,8 @@ class ConfigScope:
     def axis(self, name: str, binding: Values | None = None, *, pad: bool = False) -> shared.Axis:
         """An axis with its sizes. Raises ExpressionError where they are not positive counts."""
         axis = self.spec.axes[name]
-        units = self.evaluate(axis.units, binding)
-        width = 1 if axis.width is None else self.evaluate(axis.width, binding)
-        for expression, value in ((axis.units, units), (axis.width, width)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ExpressionError(f"axis {name}: {expression} = {value!r} is not a positive count")
+        units = self.count(axis.units, binding)
+        width = 1 if axis.width is None else self.count(axis.width, binding)
         return shared.Axis(name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units))
 
     def lookup(self, name: str, binding: Values) -> Any:

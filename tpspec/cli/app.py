@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -59,12 +61,14 @@ def app() -> None:
 
 def main() -> None:
     """Runs the command line. Exit status: 0 fine, 1 bad input, 2 bad usage, 130 interrupted."""
+    interrupted = Interrupted()
+    signal.signal(signal.SIGINT, interrupted)
     try:
         status = app.main(standalone_mode=False)
     except TpspecError as error:
         print_error(error)
         status = 1
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         status = 130
     except click.ClickException as error:
@@ -78,11 +82,29 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
+    except SystemExit:  # click's way out when nobody reads its help
+        status = 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"{click.style('error:', fg='red', bold=True)} {where}{error.strerror or error}", err=True)
         status = 1
+    except Exception:
+        if not interrupted.seen:
+            raise
+        click.echo("interrupted", err=True)  # an import that Ctrl-C broke off fails in ways of its own
+        status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+class Interrupted:
+    """Python's own answer to Ctrl-C, remembered."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        signal.default_int_handler(number, frame)
 
 
 def print_error(error: TpspecError) -> None:

@@ -8,16 +8,19 @@ from typing import Any, TypeVar
 
 import click
 
+from tpspec.layout import MAX_TP
+
 F = TypeVar("F", bound=Callable[..., Any])
-MAX_TP = 4096
 
 
 def tp_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """Reads one or more tensor parallel sizes: `8` or `2,4,8`."""
-    try:
-        sizes = tuple(dict.fromkeys(int(part) for part in (value or "").split(",") if value))
-    except ValueError:
-        raise click.BadParameter(f"'{value}' is not a list of sizes such as 2,4,8") from None
+    if value is None:
+        return ()
+    parts = value.split(",")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise click.BadParameter(f"'{value}' is not a list of sizes such as 2,4,8")
+    sizes = tuple(dict.fromkeys(map(int, parts)))
     if not all(1 <= size <= MAX_TP for size in sizes):
         raise click.BadParameter(f"'{value}': a tensor parallel size lies between 1 and {MAX_TP}")
     return sizes

@@ -67,9 +67,8 @@ def _print(assessment: Assessment) -> None:
         return
     fitting = [_fitting(at) for at in assessment.sizes if not at.misfits]
     if fitting:
-        click.echo(
-            f"{click.style('fits', fg='green', bold=True)} {assessment.name} ({assessment.spec.where})"
-        )
+        fits = click.style("fits" if assessment.headers else "fits by its config", fg="green", bold=True)
+        click.echo(f"{fits} {assessment.name} ({assessment.spec.where})")
         print_columns(fitting)
     _print_valid(assessment)
 

@@ -19,6 +19,7 @@ def complaints(spec: Spec) -> Iterator[Finding]:
         yield from _unknown_names(spec, placed)
         yield from _unpaired(spec, placed)
     yield from _unknown_axes(spec)
+    yield from _too_early(spec)
     yield from _circles(spec)
 
 
@@ -56,6 +57,20 @@ def _unknown_axes(spec: Spec) -> Iterator[Finding]:
     for entry in spec.memory:
         if isinstance(entry, Stack) and entry.over and entry.over not in spec.ranges:
             yield _unknown("range", entry.over, spec.ranges, f"memory {entry.into}", spec.where)
+
+
+def _too_early(spec: Spec) -> Iterator[Finding]:
+    """Sizes are there before tp is known, and ranges before any layer is."""
+    sized = [("let", name, expression) for name, expression in spec.definitions.items()]
+    sized += [("axes", name, e) for name, axis in spec.axes.items() for e in (axis.units, axis.width) if e]
+    sized += [("ranges", name, e) for name, bounds in spec.ranges.items() for e in bounds]
+    placed = [(section, f"{section}.{name}", e, spec.place(section, name)) for section, name, e in sized]
+    placed += [("rule", rule.template, e, rule.place) for rule in spec.rules for e in rule.expressions]
+    for section, subject, expression, place in placed:
+        if expression.axes:
+            yield Finding(subject, "local() is for `cache` and `runtime`: no tp is known here", place)
+        if section == "ranges" and not spec.ranges.keys().isdisjoint(expression.names):
+            yield Finding(subject, "a range cannot depend on a range", place)
 
 
 def _outside_rules(spec: Spec) -> Iterator[tuple[str, Expression]]:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from tpspec.errors import Finding, TpspecError
 from tpspec.language import schema
-from tpspec.language.yaml_source import Document, parse_document
+from tpspec.language.yaml_source import MAX_BYTES, Document, parse_document
+from tpspec.regular_file import read_regular
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,7 @@ class SpecFile:
 
 def read_spec_file(path: Path, where: str) -> SpecFile:
     """Reads and checks one file. Raises TpspecError with all complaints at once."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise TpspecError(f"{where}: cannot be read: {error.strerror}") from None
+    raw = read_regular(path, MAX_BYTES, where)
     source = parse_document(raw, where)
     try:
         content = schema.SpecDocument.model_validate(source.data)

@@ -17,7 +17,10 @@ from math import ceil
 from typing import Any, Protocol
 
 MAX_LENGTH = 500
+MAX_DEPTH = 60
 MAX_MAGNITUDE = 2**62
+MAX_COUNT = 2**48
+"""A size, width or divisor beyond this is no model's."""
 
 
 class ExpressionError(ValueError):
@@ -74,6 +77,16 @@ class Expression:
     def __str__(self) -> str:
         return self.text
 
+    def count(self, scope: Scope, least: int = 1) -> int:
+        """The expression's value where it has to be a count. Raises ExpressionError where it is none."""
+        value = self.evaluate(scope)
+        if value is None:
+            raise ExpressionError(f"config.json has no {self.text}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_COUNT:
+            kind = "a positive count" if least else "a count"
+            raise ExpressionError(f"{self.text} = {shown(value)} is not {kind}")
+        return value
+
     def evaluate(self, scope: Scope) -> Any:
         """The expression's value. Raises ExpressionError naming what is missing or wrong."""
         try:
@@ -87,11 +100,11 @@ class Expression:
 @lru_cache(maxsize=4096)
 def parse(source: str | int) -> Expression:
     """Parses an expression. Raises ExpressionError for what the language does not have."""
-    text = str(source)
+    text = str(source).strip()
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression has at most {MAX_LENGTH} characters, this one {len(text)}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ExpressionError(f"'{text}' is not an expression: {getattr(error, 'msg', error)}") from None
     names: set[str] = set()
@@ -100,7 +113,9 @@ def parse(source: str | int) -> Expression:
     return Expression(text, tree, frozenset(names), frozenset(axes))
 
 
-def _check(node: ast.AST, text: str, names: set[str], axes: set[str]) -> None:
+def _check(node: ast.AST, text: str, names: set[str], axes: set[str], depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ExpressionError(f"'{text[:40]}…' is nested more than {MAX_DEPTH} deep")
     if not isinstance(node, _NODES):
         raise ExpressionError(f"'{text}': {type(node).__name__} is not part of the language")
     match node:
@@ -110,14 +125,14 @@ def _check(node: ast.AST, text: str, names: set[str], axes: set[str]) -> None:
             axes.add(axis)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
             for argument in arguments:
-                _check(argument, text, names, axes)
+                _check(argument, text, names, axes, depth + 1)
         case ast.Call():
             raise ExpressionError(f"'{text}': the functions are {', '.join(FUNCTIONS)}, and local(AXIS)")
         case ast.Name(id=name):
             names.update({name} - CONSTANTS.keys())
         case _:
             for child in ast.iter_child_nodes(node):
-                _check(child, text, names, axes)
+                _check(child, text, names, axes, depth + 1)
 
 
 def _evaluate(node: ast.expr, scope: Scope) -> Any:
@@ -180,12 +195,20 @@ def _arithmetic(node: ast.BinOp, op: ast.operator, left: float, right: float) ->
         return left // right
     result = _ARITHMETIC[type(op)](left, right)
     if abs(result) > MAX_MAGNITUDE:
-        raise ExpressionError(f"'{ast.unparse(node)}' is too large: {left}, {right}")
+        raise ExpressionError(f"'{ast.unparse(node)}' is too large: {shown(left)}, {shown(right)}")
     return result
 
 
 def _operand(node: ast.expr, comparison: ast.cmpop, scope: Scope) -> Any:
     return (_evaluate if isinstance(comparison, _NONE_IS_FINE) else _present)(node, scope)
+
+
+def shown(value: Any) -> str:
+    """A value of the config for a message, which a value of any length must not fill."""
+    if isinstance(value, int) and abs(value) > MAX_MAGNITUDE:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def _entry(container: dict[str, Any], key: Any) -> Any:
@@ -207,5 +230,5 @@ def _present(node: ast.expr, scope: Scope) -> Any:
 def _number(node: ast.expr, scope: Scope) -> int | float:
     value = _present(node, scope)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ExpressionError(f"{ast.unparse(node)} is {value!r}, not a number")
+        raise ExpressionError(f"{ast.unparse(node)} is {shown(value)}, not a number")
     return value

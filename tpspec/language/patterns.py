@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _DIGITS = re.compile(r"\d+")
@@ -17,6 +18,9 @@ _VARIABLE = re.compile(r"[a-z_]+\Z")
 
 Binding = tuple[tuple[str, int], ...]
 """Range names and their values, in the order in which the name has them."""
+
+
+MAX_NAMES = 256
 
 
 class PatternError(ValueError):
@@ -33,6 +37,9 @@ def expand(text: str) -> list[str]:
         pieces.append([item.strip() for item in inside.split(",")] if "," in inside else [match[0]])
         end = match.end()
     pieces.append([text[end:]])
+    count = prod(map(len, pieces))
+    if count > MAX_NAMES:
+        raise PatternError(f"'{text[:60]}' stands for {count} names; one line may stand for {MAX_NAMES}")
     names = ["".join(choice) for choice in product(*pieces)]
     for name in names:
         if re.search(r"[{}]", _BRACES.sub("", name)):

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tpspec.errors import TpspecError
-from tpspec.language.documents import read_spec_file
+from tpspec.language.documents import SpecFile, read_spec_file
 from tpspec.language.load import load_spec
 from tpspec.language.spec import Spec
 
@@ -22,7 +22,7 @@ def spec_for(model_types: Sequence[str], where: str = "config.json") -> Spec:
     """The spec of the first model type that has one. Raises TpspecError where none has."""
     for model_type in model_types:
         for path in user_files():
-            if model_type in read_spec_file(path, str(path)).content.model_types:
+            if model_type in _read_user_file(path).content.model_types:
                 return spec_from_file(path)
         if model_type in built_in_index():
             return spec_named(built_in_index()[model_type])
@@ -33,6 +33,14 @@ def spec_for(model_types: Sequence[str], where: str = "config.json") -> Spec:
         f"{where}: no spec knows model_type '{model_types[0]}'{near}",
         remedy=f"list them with `tpspec specs`, or write one and pass it with --spec FILE or {PATH_VARIABLE}",
     )
+
+
+def _read_user_file(path: Path) -> SpecFile:
+    try:
+        return read_spec_file(path, str(path))
+    except TpspecError as error:
+        remedy = f"mend it, or take it out of {PATH_VARIABLE}, which lists it"
+        raise TpspecError(error.message, error.findings, remedy) from None
 
 
 def spec_from_file(path: Path) -> Spec:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tpspec.errors import Finding, TpspecError
+from tpspec.regular_file import read_regular
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
@@ -22,7 +23,14 @@ MAX_DEPTH = 20
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Key = tuple[str | int, ...]
 
-_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+_TAGS = {
+    kind: {f"tag:yaml.org,2002:{name}" for name in names}
+    for kind, names in (
+        (yaml.MappingNode, ("map",)),
+        (yaml.SequenceNode, ("seq",)),
+        (yaml.ScalarNode, ("str", "int", "float", "bool", "null")),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +51,7 @@ class Document:
 def read_document(path: Path, where: str | None = None) -> Document:
     """Reads a YAML file whose top level is a mapping. Raises TpspecError with file:line."""
     where = where or str(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise TpspecError(f"{where}: cannot be read: {error.strerror}") from None
-    return parse_document(raw, where)
+    return parse_document(read_regular(path, MAX_BYTES, where), where)
 
 
 def parse_document(raw: bytes, where: str) -> Document:
@@ -88,7 +92,7 @@ def _refuse_references(text: str, where: str) -> None:
 
 def _construct(node: Any, key: Key, lines: dict[Key, int], findings: list[Finding], where: str) -> Any:
     lines[key] = node.start_mark.line + 1
-    if node.tag not in _TAGS:
+    if node.tag not in _TAGS[type(node)]:
         problem = f"YAML tag {node.tag} is not allowed"
         findings.append(Finding(".".join(map(str, key)), problem, f"{where}:{lines[key]}"))
         return None
@@ -110,6 +114,9 @@ def _construct(node: Any, key: Key, lines: dict[Key, int], findings: list[Findin
         return result
     try:
         return yaml.constructor.SafeConstructor().construct_object(node)
-    except (ValueError, OverflowError) as error:
-        findings.append(Finding(node.value, f"not a value: {error}", f"{where}:{lines[key]}"))
+    except (ValueError, OverflowError, LookupError, TypeError):
+        kind = node.tag.rpartition(":")[2]
+        findings.append(
+            Finding(node.value[:60], f"is not a value of the kind '{kind}'", f"{where}:{lines[key]}")
+        )
         return None

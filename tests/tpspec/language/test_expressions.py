@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpspec.language.expressions import ExpressionError, parse, round_up
+from tpspec.language.expressions import ExpressionError, parse, round_up, shown
 
 CONFIG = {
     "hidden_size": 64,
@@ -138,3 +138,30 @@ def test_round_up_is_the_next_multiple(value: int, multiple: int) -> None:
 def test_any_text_has_a_value_or_an_expression_error(text: str) -> None:
     with suppress(ExpressionError):
         parse(text).evaluate(Scope())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("missing", "config.json has no missing"),
+        ("kinds", "is not a positive count"),
+        ("heads - 8", "heads - 8 = 0 is not a positive count"),
+        ("on", "on = True is not a positive count"),
+        ("factor", "factor = 2.5 is not a positive count"),
+        ("heads * 4611686018427387", "is not a positive count"),
+    ],
+)
+def test_a_count_is_a_whole_number_of_a_size_that_models_have(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message.replace("*", r"\*")):
+        parse(text).count(Scope())
+
+
+def test_a_value_of_any_length_does_not_fill_a_message() -> None:
+    assert shown(10**5000) == "a number of 16610 bits"
+    assert len(shown("x" * 10_000)) < 80
+
+
+@pytest.mark.parametrize("text", ["-" * 400 + "1", "not " * 100 + "on"])
+def test_depth_has_a_limit(text: str) -> None:
+    with pytest.raises(ExpressionError, match="nested more than"):
+        parse(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from textwrap import dedent
 
@@ -59,6 +60,12 @@ def test_alternatives_become_rules_of_their_own(tmp_path: Path) -> None:
         ("{row: q}", "{row: q, norm: {kind: rmz}}", "'rms' or 'layer'", 10),
         ("layers.{layer}.o_proj", "layers.{leyer}.o_proj", "no range 'leyer'", 10),
         ("layers.{layer}.o_proj", "layers.{layer.o_proj", "unbalanced braces", 10),
+        ("{row: q}", "{row: q, reduce_at: 'a.{b'}", "unbalanced braces", 10),
+        ("{row: q}", "{row: q, width: local(q)}", "local() is for `cache` and `runtime`", 10),
+        ("units: num_attention_heads", "units: local(q)", "local() is for `cache` and `runtime`", 6),
+        ("{layer: num_hidden_layers}", "{layer: []}", "at least 1 item", 4),
+        ("{layer: num_hidden_layers}", "{layer: [1, 2, 3]}", "at most 2 items", 4),
+        ("{layer: num_hidden_layers}", "{layer: layer}", "a range cannot depend on a range", 4),
         ("spec: 1", "spec: 2", "Input should be 1", 1),
         ("model_types:", "modeltypes:", "did you mean 'model_types'", 3),
         ("width: head_dim", "widht: head_dim", "the keys are units, width", 6),
@@ -72,6 +79,22 @@ def test_mistakes_name_file_line_and_keys(
         load(tmp_path, GOOD.replace(old, new))
     assert message in str(caught.value)
     assert f"mine.yaml:{line}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zeros", "large", "folder"])
+def test_a_spec_is_a_plain_file_of_a_spec_s_size(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "mine.yaml"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "zeros":
+            path.symlink_to("/dev/zero")
+        case "large":
+            path.write_bytes(b"#" * 300_000)
+        case "folder":
+            path.mkdir()
+    with pytest.raises(TpspecError, match=r"mine\.yaml"):
+        registry.spec_from_file(path)
 
 
 def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:

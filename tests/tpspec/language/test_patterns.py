@@ -16,6 +16,11 @@ def test_alternatives_expand_and_ranges_stay() -> None:
     ]
 
 
+def test_alternatives_upon_alternatives_are_refused_before_they_are_made() -> None:
+    with pytest.raises(PatternError, match=r"stands for 1073741824 names"):
+        expand("{a,b}" * 30)
+
+
 def test_names_bind_their_ranges() -> None:
     pattern = compile_pattern("model.layers.{layer}.mlp.experts.{expert}.w1")
     skeleton, numbers = skeleton_of("model.layers.12.mlp.experts.7.w1")
