@@ -57,8 +57,10 @@ def main(control: int) -> None:
         else:
             launcher.send(pids)
             answer(launcher, pids)
-    for pid in filter(None, pids):
+    left = [pid for pid in pids if pid]
+    for pid in left:
         os.kill(pid, signal.SIGKILL)
+    for pid in left:
         os.waitpid(pid, 0)
 
 

@@ -20,6 +20,8 @@ from tpspec.errors import TpspecError
 from tpspec.runtime.calls import RankLost
 from tpspec.runtime.launch import Kind, joined_group, launch
 
+SOON = 20
+"""Seconds: it takes less than one, but on a machine with ten times as many processes as cores."""
 TESTS = Path(__file__).parent.parent
 LLAMA = "transformers.models.llama.modeling_llama"
 
@@ -111,8 +113,8 @@ def alive(pid: int) -> bool:
     return False
 
 
-def within_5_s(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+def soon(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SOON
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)
     return holds()
@@ -169,7 +171,7 @@ def test_ctrl_c_leaves_no_process_and_no_shared_memory_behind(tmp_path: Path, ki
         assert len(members) == 5
         assert not [pid for pid in members if "/dev/shm" in Path(f"/proc/{pid}/maps").read_text()]
         os.killpg(process.pid, signal.SIGINT)  # as the terminal does
-        out, err = process.communicate(timeout=5)
+        out, err = process.communicate(timeout=SOON)
     assert out.endswith("interrupted\n")
     assert err == ""
     assert session(process.pid) == []  # and with the last process went its unnamed memory
@@ -179,7 +181,7 @@ def test_ctrl_c_while_the_ranks_are_being_started(tmp_path: Path):
     with launcher(tmp_path, "shared") as process:
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.communicate(timeout=5) == ("interrupted\n", "")
+        assert process.communicate(timeout=SOON) == ("interrupted\n", "")
     assert session(process.pid) == []
 
 
@@ -189,7 +191,7 @@ def test_ranks_die_with_a_killed_launcher(tmp_path: Path):
         process.stdout.readline()
         process.kill()
         process.wait()
-        assert within_5_s(lambda: session(process.pid) == [])
+        assert soon(lambda: session(process.pid) == [])
 
 
 def test_ranks_die_with_a_killed_server():
@@ -202,7 +204,7 @@ def test_ranks_die_with_a_killed_server():
     with pytest.raises(TpspecError, match="forked from was killed by signal 9"):
         launch(2, rank_targets.pids_then_steps, on_message=kill_server)
     assert len(pids) == 2
-    assert within_5_s(lambda: not any(map(alive, pids)))
+    assert soon(lambda: not any(map(alive, pids)))
 
 
 def parent_of(pid: int) -> int:
