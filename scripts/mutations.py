@@ -86,11 +86,16 @@ def render(results: dict[str, Any]) -> str:
     alive = [(name, *each) for name, result in results.items() for each in result["survivors"]]
     lost = Counter(kind for _, kind, _, _ in alive)
     kinds = "\n".join(f"| {kind} | {tried[kind]} | {lost[kind]} |" for kind in KINDS)
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, _, template, change in alive:
+        reason = why(name, template, change) or "**not explained**"
+        groups.setdefault((change, reason), {}).setdefault(name, []).append(f"`{template}`")
     rows = [
-        f"| {name} | `{template}` | {change} | {why(name, template, change) or '**not explained**'} |"
-        for name, _, template, change in alive
+        f"| {change} | {reason} | {'; '.join(f'{name} {places}' for name, places in where.items())} |"
+        for (change, reason), found in sorted(groups.items())
+        if (where := {name: ", ".join(places) for name, places in found.items()})
     ]
-    table = "\n".join(["| spec | rule | change | why it is no fault |", "|---|---|---|---|", *rows])
+    table = "\n".join(["| change | why it is no fault | where |", "|---|---|---|", *rows])
     caught = tried.total() - len(alive)
     return HEAD.format(
         total=tried.total(),
