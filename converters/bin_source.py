@@ -18,7 +18,7 @@ from tpspec import json_strict
 from tpspec.checkpoint import Checkpoint, StoredFile, StoredTensor
 from tpspec.converters.open_files import stamp
 from tpspec.converters.sinks import Bytes
-from tpspec.errors import Finding, TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.safetensors_header import encode_header, parse_header
 
 if TYPE_CHECKING:
@@ -188,5 +188,5 @@ def _index(text: bytes | None, files: Sequence[StoredFile]) -> bytes | None:
         ]
         text = json.dumps(document | {"weight_map": held}, indent=2).encode() + b"\n"
     if findings:
-        raise TpspecError("the .bin files and their index do not agree", findings[:8])
+        raise TpspecError("the .bin files and their index do not agree", first_findings(findings))
     return text

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tpspec.errors import Finding, TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.spec import Spec
 from tpspec.layout import Cut, TensorLayout
 from tpspec.presharded import Presharded
@@ -97,7 +97,7 @@ def matching_resolution(presharded: Presharded, spec_file: Path | None) -> Resol
     if findings:
         raise TpspecError(
             f"{presharded.directory} was converted with another spec than {spec.where}",
-            findings[:8],
+            first_findings(findings),
             remedy="pass the spec that it was converted with (--spec FILE), or convert again",
         )
     return resolution
@@ -139,7 +139,9 @@ def _fill(
     ]
     if findings:
         remedy = "does the spec's `memory` section say what the model calls them?"
-        raise TpspecError(f"rank {rank}: names on disk and in memory do not meet", findings[:8], remedy)
+        raise TpspecError(
+            f"rank {rank}: names on disk and in memory do not meet", first_findings(findings), remedy
+        )
 
 
 def _halves(tensor: Tensor, dim: int) -> Tensor:

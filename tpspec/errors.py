@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+MAX_FINDINGS = 8
+"""Findings that are listed where one fault may be found everywhere."""
+MAX_TEXT = 600
+"""Characters printed of a subject or a problem, which may quote a name of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,21 @@ class Finding:
     remedy: str = ""
 
     def __str__(self) -> str:
-        line = f"{self.subject}: {self.problem}" if self.subject else self.problem
-        return f"{line} ({self.place})" if self.place else line
+        subject, problem, place = map(clipped, (self.subject, self.problem, self.place))
+        line = f"{subject}: {problem}" if subject else problem
+        return f"{line} ({place})" if place else line
+
+
+def first_findings(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """The first few findings, and one more that counts the rest."""
+    rest = len(findings) - MAX_FINDINGS
+    return [*findings[:MAX_FINDINGS], Finding("", f"… and {rest} more")] if rest > 0 else findings
+
+
+def clipped(text: str) -> str:
+    """A text without its middle where it is very long."""
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]}…{text[-half:]}"
 
 
 class TpspecError(Exception):

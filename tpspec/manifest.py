@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tpspec import __version__, json_strict
 from tpspec.checkpoint import MANIFEST
-from tpspec.errors import Finding, TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.layout import Cut, Share
 from tpspec.regular_file import read_regular
 from tpspec.safetensors_header import MAX_HEADER
@@ -157,12 +157,12 @@ def parse_manifest(text: bytes) -> Manifest:
         manifest = _adapter().validate_json(text, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        findings = [Finding(".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults[:8]]
+        findings = [Finding(".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults]
     else:
-        findings = list(_findings(manifest))[:8]
+        findings = list(_findings(manifest))
         if not findings:
             return manifest
-    raise TpspecError(f"{MANIFEST} is damaged or was edited", findings, remedy=EDITED)
+    raise TpspecError(f"{MANIFEST} is damaged or was edited", first_findings(findings), remedy=EDITED)
 
 
 @cache

@@ -12,14 +12,13 @@ from typing import Any
 from tpspec.checkpoint import MANIFEST
 from tpspec.config import CONFIG, read_config
 from tpspec.dtypes import nbytes
-from tpspec.errors import Finding, TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.layout import Cut, Layout, TensorLayout
 from tpspec.manifest import EDITED, NOT_CUT, FileRecord, Manifest, SourceRecord, read_manifest
 from tpspec.regular_file import open_regular
 from tpspec.safetensors_header import StoredFile, StoredTensor, parse_header, read_header
 
 HASH_BLOCK = 4 << 20
-MAX_FINDINGS = 8
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Presharded:
         if not findings:
             findings = list(_misfits(manifest, files))
         if findings:
-            raise TpspecError(f"{MANIFEST} is damaged or was edited", findings[:MAX_FINDINGS], remedy=EDITED)
+            raise TpspecError(f"{MANIFEST} is damaged or was edited", first_findings(findings), remedy=EDITED)
         config = read_config(directory / CONFIG)
         return cls(directory, manifest, config, tuple(files), _layout(manifest, files))
 
@@ -102,7 +101,7 @@ class Presharded:
             findings = list(_header_findings(header, expected))
             if not findings:
                 return header
-        raise TpspecError(message, findings[:MAX_FINDINGS], remedy=EDITED)
+        raise TpspecError(message, first_findings(findings), remedy=EDITED)
 
 
 def check_size(directory: Path, record: FileRecord) -> Iterator[Finding]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from tpspec.errors import Finding, TpspecError
 
+DOWNLOAD_AGAIN = "download the file again"
 KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
@@ -33,9 +36,9 @@ def open_regular(path: Path, name: str = "") -> BinaryIO:
     except FileNotFoundError:
         if path.is_symlink():
             target = path.readlink()
-            finding = Finding(name, f"is a link to {target}, which does not exist", remedy=_DOWNLOAD)
+            finding = Finding(name, f"is a link to {target}, which does not exist", remedy=DOWNLOAD_AGAIN)
         else:
-            finding = Finding(name, "does not exist", remedy=_DOWNLOAD)
+            finding = Finding(name, "does not exist", remedy=DOWNLOAD_AGAIN)
     except OSError as error:
         finding = Finding(name, error.strerror or str(error))
     raise TpspecError(f"cannot read {name}", [finding])
@@ -52,4 +55,10 @@ def read_regular(path: Path, limit: int, name: str = "") -> bytes:
         return file.read()
 
 
-_DOWNLOAD = "download the file again"
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turns a failing read into an error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise TpspecError(f"cannot read {name}: {error.strerror}") from error

@@ -17,16 +17,14 @@ from typing import Any
 
 from tpspec import json_strict
 from tpspec.dtypes import BITS, nbytes
-from tpspec.errors import Finding, TpspecError
-from tpspec.regular_file import open_regular
+from tpspec.errors import Finding, TpspecError, first_findings
+from tpspec.regular_file import DOWNLOAD_AGAIN, open_regular
 
 MAX_HEADER = 100_000_000
 """The limit of the format's reference reader."""
 MAX_DIMS = 64
 MAX_BITS = 1 << 63
-MAX_FINDINGS = 8
-"""Findings reported of one file; the rest are counted."""
-AGAIN = "download the file again"
+MAX_OFFSET = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,8 @@ def _entry_problem(name: str, entry: Any) -> str:
         return f"has the unknown dtype {dtype!r:.80}"
     if not isinstance(shape, list) or len(shape) > MAX_DIMS or not _are_counts(shape):
         return f"has no shape of at most {MAX_DIMS} counts, but {shape!r:.80}"
-    if not isinstance(offsets, list) or len(offsets) != 2 or not _are_counts(offsets):
+    pair = isinstance(offsets, list) and len(offsets) == 2 and _are_counts(offsets)
+    if not pair or max(offsets) >= MAX_OFFSET:
         return f"has no data_offsets of a start and a stop, but {offsets!r:.80}"
     return _size_problem(dtype, shape, *offsets)
 
@@ -180,14 +179,14 @@ def _coverage_findings(name: str, tensors: list[StoredTensor], data: int, size: 
 
 def _finding(file: str, tensor: str | None, problem: str) -> Finding:
     if tensor is None:
-        return Finding(file, problem, remedy=AGAIN)
+        return Finding(file, problem, remedy=DOWNLOAD_AGAIN)
     return Finding(
-        tensor if tensor and tensor.isprintable() else ascii(tensor), problem, place=file, remedy=AGAIN
+        tensor if tensor and tensor.isprintable() else ascii(tensor),
+        problem,
+        place=file,
+        remedy=DOWNLOAD_AGAIN,
     )
 
 
 def _error(name: str, findings: list[Finding]) -> TpspecError:
-    if len(findings) > MAX_FINDINGS:
-        rest = len(findings) - MAX_FINDINGS
-        findings = [*findings[:MAX_FINDINGS], Finding(name, f"has {rest} more faults like these")]
-    return TpspecError(f"{name} is not a sound safetensors file", findings)
+    return TpspecError(f"{name} is not a sound safetensors file", first_findings(findings))

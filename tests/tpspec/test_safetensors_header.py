@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from tiny_files import entries, file_bytes
 
 from tpspec.dtypes import BITS, nbytes
-from tpspec.errors import TpspecError
-from tpspec.safetensors_header import MAX_FINDINGS, encode_header, read_header
+from tpspec.errors import MAX_FINDINGS, TpspecError
+from tpspec.safetensors_header import encode_header, read_header
 
 TWO = {"a": (2, 3), "b": (4,)}  # 12 and 8 bytes in BF16
 
@@ -31,7 +31,7 @@ def findings_of(path, content):
     with pytest.raises(TpspecError) as caught:
         read_header(path)
     assert caught.value.findings
-    assert all(finding.remedy or "more faults" in finding.problem for finding in caught.value.findings)
+    assert all(finding.remedy or " more" in finding.problem for finding in caught.value.findings)
     return caught.value.findings
 
 
@@ -193,7 +193,24 @@ def test_all_findings_are_reported_at_once_up_to_a_limit(tmp_path):
         entry["dtype"] = "F7"
     findings = findings_of(tmp_path / "bad.safetensors", file_bytes(table))
     assert len(findings) == MAX_FINDINGS + 1
-    assert "12 more faults" in findings[-1].problem
+    assert findings[-1].problem == "… and 12 more"
+
+
+@pytest.mark.parametrize("offsets", [["9" * 4300, "9" * 4300], ["0", "9" * 4000], [str(1 << 63)] * 2])
+def test_offsets_of_thousands_of_digits_are_refused(tmp_path, offsets):
+    text = json.dumps({"a": {"dtype": "U8", "shape": [0], "data_offsets": "HERE"}})
+    content = text.replace('"HERE"', f"[{', '.join(offsets)}]").encode()
+    (finding,) = findings_of(tmp_path / "bad.safetensors", file_bytes(content, data=0))
+    assert "has no data_offsets of a start and a stop" in finding.problem
+
+
+def test_names_of_any_length_are_printed_in_part(tmp_path):
+    long = {"a" * 100_000: (2,), "b" * 100_000: (2,)}
+    table = entries(long)
+    table["b" * 100_000]["data_offsets"] = [2, 6]
+    findings = findings_of(tmp_path / "bad.safetensors", file_bytes(table))
+    assert "aaa…aaa" in str(findings[0])
+    assert all(len(str(finding)) < 2000 for finding in findings)
 
 
 @pytest.mark.timeout(5)
