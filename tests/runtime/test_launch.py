@@ -212,11 +212,12 @@ def parent_of(pid: int) -> int:
 
 
 JOINING = """
+import sys
 import torch
 from tpspec.runtime.launch import joined_group
 group = joined_group()
 total = group.all_reduce(torch.tensor([group.rank + 1.0], dtype=torch.bfloat16), "site")
-print(f"rank {group.rank} of {group.size}: {total.item():g}")
+sys.stdout.write(f"rank {group.rank} of {group.size}: {total.item():g}\\n")  # in one piece
 group.close()
 """
 
