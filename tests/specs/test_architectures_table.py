@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scripts.make_architectures import TABLE, render
 from scripts.proofs import DECODERS, decoders, has_plan, read_proofs, stale, undone
-from tpspec.language.registry import built_in_index
+from tpspec.language.registry import built_in_index, spec_named
+from tpspec.resolve import resolve
 
 PROOFS = read_proofs()
 
@@ -20,6 +23,16 @@ def test_every_spec_is_proved_as_it_is_written() -> None:
 
 def test_every_type_is_proved_at_2_and_4() -> None:
     assert [kind for kind, proof in PROOFS.items() if not {"2", "4"} <= proof["tp"].keys()] == []
+
+
+@pytest.mark.parametrize("kind", sorted(PROOFS))
+def test_heads_that_may_be_copied_are_copied_at_8(kind: str) -> None:
+    from tpspec.runtime.tiny import tiny_config
+
+    spec = spec_named(built_in_index()[kind])
+    copied = dict(resolve(spec, tiny_config(kind, spec.tiny).to_dict()).copied_above)
+    assert bool(copied) == any(axis.replicate for axis in spec.axes.values())
+    assert min(copied.values(), default=1) < 8
 
 
 def test_the_table_of_architectures_is_up_to_date() -> None:
