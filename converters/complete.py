@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tpspec import __version__
-from tpspec.checkpoint import MANIFEST
 from tpspec.converters.copy_files import copy_files
 from tpspec.converters.durable import sync_directory, write_durably
 from tpspec.converters.journal import clear_state, is_complete, locked, read_record
 from tpspec.converters.plan import Conversion, layout_hash, number_cuts
 from tpspec.errors import Finding, TpspecError
+from tpspec.file_names import MANIFEST
 from tpspec.layout import Cut
 from tpspec.manifest import (
     FORMAT,

@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from tpspec.checkpoint import MANIFEST
-from tpspec.converters.journal import STATE, clear_state
+from tpspec.converters.journal import clear_state
 from tpspec.errors import TpspecError
+from tpspec.file_names import MANIFEST, STATE
 
 ANOTHER = "give another directory"
 

@@ -20,8 +20,8 @@ from tpspec import json_strict
 from tpspec.converters.durable import write_durably, writing
 from tpspec.converters.targets import Target
 from tpspec.errors import Finding, TpspecError
+from tpspec.file_names import STATE
 
-STATE = ".tpspec"
 DIGEST_BYTES = 16
 
 

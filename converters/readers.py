@@ -11,8 +11,8 @@ from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.converters.open_files import OpenFiles, stamp
 from tpspec.converters.sinks import Bytes
 from tpspec.converters.strips import Block, blocks, clip, owners
+from tpspec.file_names import EXTRAS
 from tpspec.layout import Fold, TensorLayout
-from tpspec.manifest import EXTRAS
 from tpspec.presharded import Presharded
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tpspec.checkpoint import Checkpoint, is_presharded, open_checkpoint
-from tpspec.converters.journal import STATE
 from tpspec.converters.readers import CheckpointReader, PreshardedReader, Reader
 from tpspec.errors import TpspecError
+from tpspec.file_names import STATE
 from tpspec.presharded import Presharded
 
 

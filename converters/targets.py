@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tpspec.checkpoint import StoredTensor
 from tpspec.dtypes import nbytes
+from tpspec.file_names import EXTRAS, rank_file
 from tpspec.layout import Cut, Layout, Segment, Share, TensorLayout
-from tpspec.manifest import EXTRAS, rank_file
 from tpspec.safetensors_header import encode_header
 
 METADATA = {"format": "pt"}

@@ -23,7 +23,7 @@ from tpspec.converters.convert import convert
 from tpspec.converters.journal import clear_state
 from tpspec.converters.readers import CheckpointReader
 from tpspec.converters.verify import verify
-from tpspec.manifest import MANIFEST
+from tpspec.file_names import MANIFEST
 
 CALLS = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "mkdir", "unlink", "rmdir")
 FROM_START, FROM_MIDDLE = 10, 11

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from tpspec.errors import TpspecError
+
 WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack"),
     *(".onnx", ".onnx_data", ".ot", ".npz", ".tflite"),
@@ -18,17 +20,28 @@ MAX_FOLDER_FILES = 1000
 def list_files(directory: Path) -> list[tuple[str, int]]:
     """A directory's files as (path with slashes, size), without hidden ones and linked folders.
 
-    What is no regular file, and a link that leads nowhere, is listed with size 0.
+    What is no regular file, and a link that leads nowhere, is listed with size 0. Raises
+    TpspecError for a folder that cannot be read: what is in it would be left out unnoticed.
     """
     found = []
-    for folder, folders, names in os.walk(directory):
+    for folder, folders, names in os.walk(directory, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
-            found.append(
-                (path.relative_to(directory).as_posix(), path.stat().st_size if path.is_file() else 0)
-            )
+            found.append((path.relative_to(directory).as_posix(), _size(path)))
     return found
+
+
+def _refuse(error: OSError) -> None:
+    remedy = "make the folder readable, or remove it"
+    raise TpspecError(f"cannot read the folder {error.filename}: {error.strerror}", remedy=remedy)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:  # opening the file will say what it is
+        return 0
 
 
 def carried(files: Iterable[tuple[str, int]]) -> list[str]:

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from tpspec.carried_files import carried, list_files
 from tpspec.config import CONFIG, parse_config
-from tpspec.errors import Finding, TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
+from tpspec.file_names import MANIFEST, carry_problem
 from tpspec.regular_file import open_regular, read_regular
 from tpspec.safetensors_header import StoredFile, StoredTensor, read_header
 from tpspec.weight_files import Format, WeightFiles, disagreements, find_weights
 
 __all__ = ["Checkpoint", "StoredFile", "StoredTensor", "is_presharded", "open_checkpoint"]
 
-MANIFEST = "tpspec.json"
 MAX_JSON = 100 << 20
 """Bytes of the largest config or index that is read; DeepSeek-V3's index has 9 MB."""
 
@@ -48,15 +48,20 @@ class Checkpoint:
     def aux_files(self) -> list[str]:
         """The files to carry along (config, tokenizer, code, licence), as paths with slashes.
 
-        Raises TpspecError for one that cannot be carried: a pipe, a link that leads nowhere.
+        Raises TpspecError for one that cannot be carried: a pipe, a link that leads nowhere, a name
+        that is not portable or one of our own.
         """
         names = carried(list_files(self.directory))
         findings: list[Finding] = []
         for name in names:
+            if problem := carry_problem(name):
+                findings.append(Finding(ascii(name), problem, remedy="rename the file, or remove it"))
+                continue
             with _collecting(findings):
                 open_regular(self.directory / name, name).close()
         if findings:
-            raise TpspecError(f"{self.directory} holds files that cannot be copied", findings)
+            message = f"{self.directory} holds files that cannot be copied"
+            raise TpspecError(message, first_findings(findings))
         return names
 
 

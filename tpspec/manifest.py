@@ -10,34 +10,31 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tpspec import __version__, json_strict
-from tpspec.checkpoint import MANIFEST
 from tpspec.errors import Finding, TpspecError, first_findings
+from tpspec.file_names import EXTRAS, MANIFEST, STATE, carry_problem, is_plain, rank_file
 from tpspec.layout import Cut, Share
 from tpspec.regular_file import read_regular
 from tpspec.safetensors_header import MAX_HEADER
+from tpspec.weight_files import may_hold_weights
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-EXTRAS = "extras.safetensors"
 FORMAT = 1
 """Version of the layout of the directory; a reader accepts its own only."""
 MAX_MANIFEST = 1 << 30
 NOT_CUT = -1
 """In a source file's list of cuts: a tensor that no rank holds, whole in the extras file."""
 EDITED = "convert the checkpoint again into a new directory"
-
-
-def rank_file(rank: int, tp: int) -> str:
-    return f"model-rank-{rank:05}-of-{tp:05}.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +130,33 @@ class Manifest:
 def read_manifest(directory: Path) -> Manifest:
     """Reads and checks a directory's manifest. Raises TpspecError with all that is wrong."""
     if not (directory / MANIFEST).exists():
-        raise TpspecError(
-            f"{directory} is not a complete pre-sharded directory",
+        raise _no_manifest(directory)
+    return parse_manifest(read_regular(directory / MANIFEST, MAX_MANIFEST, MANIFEST))
+
+
+def _no_manifest(directory: Path) -> TpspecError:
+    """What a path is that holds no manifest."""
+    if not directory.is_dir():
+        problem = "is a file, not a directory" if directory.exists() else "there is no such directory"
+        remedy = "give the directory that tpspec convert wrote"
+        return TpspecError(f"{directory}: {problem}", remedy=remedy)
+    names = {entry.name for entry in directory.iterdir()}
+    if STATE in names:
+        return TpspecError(
+            f"{directory} is not complete",
             [Finding(MANIFEST, "does not exist; it is written last, when every rank is there")],
             remedy="run the tpspec convert that was to write it: it goes on where it stopped",
         )
-    return parse_manifest(read_regular(directory / MANIFEST, MAX_MANIFEST, MANIFEST))
+    if may_hold_weights(names):
+        return TpspecError(
+            f"{directory} is a checkpoint that has not been converted",
+            remedy=f"convert it first: tpspec convert {directory} OUT --tp N",
+        )
+    return TpspecError(
+        f"{directory} is not a directory that tpspec convert wrote",
+        [Finding(MANIFEST, "does not exist")],
+        remedy="give one that tpspec convert wrote",
+    )
 
 
 def parse_manifest(text: bytes) -> Manifest:
@@ -182,9 +200,8 @@ def _findings(manifest: Manifest) -> Iterator[Finding]:
             yield Finding(f"ranks.{rank}", f"is called {record.name!r:.80}, not {rank_file(rank, tp)}")
     if manifest.extras and manifest.extras.name != EXTRAS:
         yield Finding("extras", f"is called {manifest.extras.name!r:.80}, not {EXTRAS}")
-    yield from _name_findings("sources", [source.name for source in manifest.sources], "/")
-    own = {MANIFEST, *(record.name for record in manifest.own_files())}
-    yield from _name_findings("copied", [record.name for record in manifest.copied], taken=own)
+    yield from _source_name_findings([source.name for source in manifest.sources])
+    yield from _copied_name_findings(manifest)
     for record in (*manifest.own_files(), *manifest.copied):
         if record.size < 0 or not _is_hash(record.xxh3_128):
             yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
@@ -206,19 +223,25 @@ def _findings(manifest: Manifest) -> Iterator[Finding]:
         yield Finding("sources", f"the places of the {len(places)} tensors are not 0 to {len(places) - 1}")
 
 
-def _name_findings(
-    where: str, names: list[str], forbidden: str = "", taken: Iterable[str] = ()
-) -> Iterator[Finding]:
-    """Names that are no plain relative paths, or stand twice."""
-    seen = set(taken)
+def _source_name_findings(names: Sequence[str]) -> Iterator[Finding]:
     for name in names:
-        path = PurePosixPath(name)
-        plain = name.isprintable() and "\\" not in name and path.parts and str(path) == name
-        if not plain or path.is_absolute() or ".." in path.parts or set(forbidden) & set(name):
-            yield Finding(where, f"{name!r:.80} is no name of a file inside the directory")
-        elif name in seen:
-            yield Finding(where, f"{name} stands twice")
-        seen.add(name)
+        if not is_plain(name) or "/" in name:
+            yield Finding("sources", f"{name!r:.80} is no name of a file inside the directory")
+    yield from _repeated("sources", names)
+
+
+def _copied_name_findings(manifest: Manifest) -> Iterator[Finding]:
+    names = [record.name for record in manifest.copied]
+    for name in names:
+        if problem := carry_problem(name):
+            yield Finding("copied", f"{name!r:.80} {problem}")
+    yield from _repeated("copied", [*{source.name for source in manifest.sources}, *names])
+
+
+def _repeated(where: str, names: Sequence[str]) -> Iterator[Finding]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield Finding(where, f"{name!r:.80} stands {count} times")
 
 
 def _cut_problem(cut: Cut, tp: int) -> str:

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tpspec.checkpoint import MANIFEST
 from tpspec.config import CONFIG, read_config
 from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError, first_findings
+from tpspec.file_names import MANIFEST
 from tpspec.layout import Cut, Layout, TensorLayout
 from tpspec.manifest import EDITED, NOT_CUT, FileRecord, Manifest, SourceRecord, read_manifest
 from tpspec.regular_file import open_regular

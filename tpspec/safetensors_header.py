@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +127,7 @@ def _entry_problem(name: str, entry: Any) -> str:
         return f"has the unknown dtype {dtype!r:.80}"
     if not isinstance(shape, list) or len(shape) > MAX_DIMS or not _are_counts(shape):
         return f"has no shape of at most {MAX_DIMS} counts, but {shape!r:.80}"
-    pair = isinstance(offsets, list) and len(offsets) == 2 and _are_counts(offsets)
-    if not pair or max(offsets) >= MAX_OFFSET:
+    if not isinstance(offsets, list) or len(offsets) != 2 or not _are_counts(offsets, MAX_OFFSET):
         return f"has no data_offsets of a start and a stop, but {offsets!r:.80}"
     return _size_problem(dtype, shape, *offsets)
 
@@ -145,8 +144,8 @@ def _size_problem(dtype: str, shape: list[int], start: int, stop: int) -> str:
     return ""
 
 
-def _are_counts(values: list[Any]) -> bool:
-    return all(type(value) is int and value >= 0 for value in values)
+def _are_counts(values: list[Any], limit: float = inf) -> bool:
+    return all(type(value) is int and 0 <= value < limit for value in values)
 
 
 def _coverage_findings(name: str, tensors: list[StoredTensor], data: int, size: int) -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from tpspec import json_strict
 from tpspec.errors import Finding, TpspecError
+from tpspec.file_names import is_plain
 from tpspec.safetensors_header import StoredFile
 
 _Key = TypeVar("_Key", str, tuple[str, ...])
@@ -48,6 +49,9 @@ def find_weights(names: Collection[str], read: Callable[[str], bytes]) -> Weight
         if single in names:
             return WeightFiles(form, (single,))
         if form == "safetensors" and (found := sorted(filter(_is_safetensors, names))):
+            if unsound := [name for name in found if not _is_file_name(name, ".safetensors")]:
+                problem = "has a name with characters that are not portable"
+                raise _error(Finding(ascii(unsound[0]), problem, remedy="rename the file"))
             if len(found) > 1:
                 _check_numbered(found)
             return WeightFiles(form, tuple(found))
@@ -119,7 +123,7 @@ def _is_safetensors(name: str) -> bool:
 
 
 def _is_file_name(name: str, suffix: str) -> bool:
-    return name.endswith(suffix) and name.isprintable() and not set(name) & {"/", "\\"}
+    return name.endswith(suffix) and is_plain(name) and "/" not in name
 
 
 def _check_numbered(names: Sequence[str]) -> None:

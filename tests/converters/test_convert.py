@@ -20,7 +20,8 @@ from tpspec.converters.plan import plan
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
 from tpspec.converters.verify import verify
 from tpspec.errors import TpspecError
-from tpspec.manifest import MANIFEST, rank_file, read_manifest
+from tpspec.file_names import MANIFEST, rank_file
+from tpspec.manifest import read_manifest
 from tpspec.presharded import Presharded
 
 

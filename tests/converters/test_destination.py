@@ -104,3 +104,13 @@ def test_a_parent_without_permission_is_named(tmp_path: Path) -> None:
 def test_too_small_a_disk_is_refused_with_both_numbers(tmp_path: Path) -> None:
     with pytest.raises(TpspecError, match=r"needs 1,000,000,000,000\.0 MB more, .* has [\d,.]+ MB free"):
         check_room(tmp_path / "not" / "there", 10**18)
+
+
+@pytest.mark.parametrize("name", ["new\nline.txt", os.fsdecode(b"bad\xff.txt"), "tpspec.json.partial"])
+def test_a_file_that_cannot_go_along_is_named_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    made, layout = example(2)
+    source = CheckpointReader(made.write(tmp_path / "source"))
+    (tmp_path / "source" / name).touch()
+    with pytest.raises(TpspecError, match="holds files that cannot be copied"):
+        convert(source, tmp_path / "out", layout)
+    assert not (tmp_path / "out").exists()

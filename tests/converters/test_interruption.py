@@ -20,7 +20,7 @@ from tpspec.converters.convert import convert
 from tpspec.converters.readers import CheckpointReader
 from tpspec.converters.verify import verify
 from tpspec.errors import TpspecError
-from tpspec.manifest import MANIFEST
+from tpspec.file_names import MANIFEST
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}

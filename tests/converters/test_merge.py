@@ -16,7 +16,8 @@ from tpspec.converters.convert import convert
 from tpspec.converters.merge import STATE, merge
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
 from tpspec.errors import TpspecError
-from tpspec.manifest import rank_file, read_manifest
+from tpspec.file_names import rank_file
+from tpspec.manifest import read_manifest
 from tpspec.presharded import Presharded
 
 

@@ -14,8 +14,8 @@ from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
 from tpspec.converters.verify import verify
+from tpspec.file_names import MANIFEST
 from tpspec.layout import Layout
-from tpspec.manifest import MANIFEST
 from tpspec.presharded import Presharded
 from tpspec.safetensors_header import StoredFile
 

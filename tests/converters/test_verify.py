@@ -15,7 +15,8 @@ from tpspec.checkpoint import open_checkpoint
 from tpspec.converters.convert import convert
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
 from tpspec.converters.verify import verify
-from tpspec.manifest import MANIFEST, rank_file, read_manifest
+from tpspec.file_names import MANIFEST, rank_file
+from tpspec.manifest import read_manifest
 from tpspec.presharded import Presharded, hash_file
 
 RANK = [rank_file(rank, 4) for rank in range(4)]

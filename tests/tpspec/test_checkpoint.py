@@ -335,6 +335,49 @@ def test_what_cannot_be_carried_is_refused_by_name(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("back\\slash.txt", "new\nline.txt", "escape\x1b[2J.txt", os.fsdecode(b"bad\xff.txt")),
+        *("tpspec.json", "tpspec.json.partial", "model-rank-00000-of-00002.safetensors.partial"),
+        *("extras.safetensors.partial", "extras.safetensors/notes.txt", "docs/new\nline.txt"),
+        "tpspec.json.partial/notes.txt",
+    ],
+)
+def test_names_that_are_not_portable_or_ours_are_not_carried_and_named(tmp_path, name):
+    checkpoint = open_checkpoint(write_checkpoint(tmp_path, {"model.safetensors": {"a": (1,)}}))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(TpspecError, match="holds files that cannot be copied") as caught:
+        checkpoint.aux_files()
+    (finding,) = caught.value.findings
+    assert finding.subject == ascii(name)
+    assert finding.remedy == "rename the file, or remove it"
+
+
+@pytest.mark.parametrize("name", ["new\nline.safetensors", os.fsdecode(b"bad\xff.safetensors")])
+def test_weights_in_a_file_whose_name_is_not_portable_are_refused(tmp_path, name):
+    (finding,) = findings_of(write_checkpoint(tmp_path, {name: {"a": (1,)}}))
+    assert finding.subject == ascii(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, mode):
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    checkpoint = open_checkpoint(write_checkpoint(tmp_path, {"model.safetensors": {"a": (1,)}}))
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "chat.jinja").touch()
+    (tmp_path / "templates").chmod(mode)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(TpspecError, match=r"templates.*: Permission denied"):
+            checkpoint.aux_files()
+    finally:
+        os.seteuid(0)
+
+
 DEEPSEEK = """
 import json, re, sys, time
 from pathlib import Path

@@ -15,6 +15,7 @@ from tpspec import __version__
 from tpspec.converters.convert import convert
 from tpspec.converters.readers import CheckpointReader
 from tpspec.errors import TpspecError
+from tpspec.file_names import rank_file
 from tpspec.layout import Segment, Share, whole
 from tpspec.manifest import (
     FORMAT,
@@ -25,7 +26,6 @@ from tpspec.manifest import (
     SpecRecord,
     pack_header,
     parse_manifest,
-    rank_file,
     read_manifest,
 )
 from tpspec.safetensors_header import MAX_HEADER, encode_header
@@ -90,10 +90,10 @@ def set_cut(shares: object, number: int = 0) -> Callable[[dict[str, Any]], objec
         (lambda m: m["copied"][0].update(name="a\\b"), "is no name of a file inside the directory"),
         (lambda m: m["copied"][0].update(name="a\nb"), "is no name of a file inside the directory"),
         (lambda m: m["copied"][0].update(name=""), "is no name of a file inside the directory"),
-        (lambda m: m["copied"][0].update(name="tpspec.json"), "tpspec.json stands twice"),
-        (lambda m: m["copied"][0].update(name=rank_file(1, 4)), "stands twice"),
+        (lambda m: m["copied"][0].update(name="tpspec.json"), "where tpspec keeps tpspec.json"),
+        (lambda m: m["copied"][0].update(name=rank_file(1, 4)), "where tpspec keeps"),
         (lambda m: m["sources"][0].update(name="sub/model.safetensors"), "is no name of a file inside"),
-        (lambda m: m["sources"][0].update(name=m["sources"][1]["name"]), "stands twice"),
+        (lambda m: m["sources"][0].update(name=m["sources"][1]["name"]), "stands 2 times"),
         (lambda m: m["sources"][0].update(digest="-"), "has no sound digest"),
         (lambda m: m["sources"][0]["cuts"].__setitem__(0, 99), "uses cut 99; there are 5 cuts"),
         (lambda m: m["sources"][0]["cuts"].__setitem__(0, -2), "uses cut -2; there are 5 cuts"),
@@ -139,9 +139,27 @@ def test_what_is_no_manifest_is_refused(broken: bytes) -> None:
 
 
 def test_a_directory_without_a_manifest_is_incomplete(tmp_path: Path) -> None:
-    with pytest.raises(TpspecError, match="is not a complete pre-sharded directory") as error:
+    (tmp_path / ".tpspec").mkdir()
+    with pytest.raises(TpspecError, match="is not complete") as error:
         read_manifest(tmp_path)
     assert "it goes on where it stopped" in str(error.value)
+
+
+def test_a_path_without_a_manifest_is_called_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()
+    for name, message in (
+        ("absent", "absent: there is no such directory"),
+        ("file", "file: is a file, not a directory"),
+        ("empty", "empty is not a directory that tpspec convert wrote"),
+        ("model", "model is a checkpoint that has not been converted"),
+    ):
+        with pytest.raises(TpspecError, match=message) as error:
+            read_manifest(tmp_path / name)
+        assert error.value.remedy
+    assert f"tpspec convert {tmp_path / 'model'} OUT --tp N" in str(error.value)
 
 
 def test_a_header_that_inflates_without_end_is_refused() -> None:

@@ -14,7 +14,8 @@ from cut_checkpoints import example, flip
 from tpspec.converters.convert import convert
 from tpspec.converters.readers import CheckpointReader
 from tpspec.errors import TpspecError
-from tpspec.manifest import MANIFEST, pack_header, rank_file
+from tpspec.file_names import MANIFEST, rank_file
+from tpspec.manifest import pack_header
 from tpspec.presharded import Presharded
 from tpspec.safetensors_header import encode_header
 

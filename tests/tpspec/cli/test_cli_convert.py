@@ -96,9 +96,12 @@ def test_a_mistyped_list_of_ranks_is_bad_usage(tpspec: Tpspec, tmp_path: Path, r
     [
         (("convert", STORIES / "config.json", "out", "--tp", "2"), "give the directory that it lies in"),
         (("convert", STORIES, STORIES, "--tp", "2"), "is the source itself"),
-        (("verify", STORIES), "tpspec.json: does not exist"),
-        (("verify", "nowhere"), "tpspec.json: does not exist"),
-        (("merge", STORIES, "out"), "is not a complete pre-sharded directory"),
+        (("verify", STORIES), "is a checkpoint that has not been converted"),
+        (("verify", STORIES / "config.json"), "is a file, not a directory"),
+        (("verify", "nowhere"), "nowhere: there is no such directory"),
+        (("merge", STORIES, "out"), "is a checkpoint that has not been converted"),
+        (("merge", STORIES / "config.json", "out"), "is a file, not a directory"),
+        (("merge", "nowhere", "out"), "nowhere: there is no such directory"),
         (("convert", "./no/where", "out", "--tp", "2"), "no such file or directory"),
     ],
 )
