@@ -27,6 +27,12 @@ def decoders() -> list[str]:
     return sorted(yaml.safe_load(DECODERS.read_text())["decoders"])
 
 
+def provable() -> list[str]:
+    """The specs of these types; for the others transformers has no model."""
+    index = built_in_index()
+    return sorted({index[kind] for kind in decoders() if kind in index})
+
+
 def undone() -> dict[str, str]:
     """Model type → why it has no spec."""
     return yaml.safe_load(UNDONE.read_text()) or {}
