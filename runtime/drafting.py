@@ -20,9 +20,7 @@ from tpspec.errors import TpspecError
 from tpspec.runtime.building import build_model
 from tpspec.runtime.call_order import reads_its_block_s_input
 from tpspec.runtime.stored_names import memory_entries
-from tpspec.runtime.tiny import SEED, randomize, tiny_config
-
-FAILURES = (ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError, ZeroDivisionError)
+from tpspec.runtime.tiny import SEED, UNBUILDABLE, randomize, tiny_config
 
 MAX_PARAMETERS = 50_000_000
 
@@ -104,7 +102,7 @@ def _built(model_type: str, values: Mapping[str, Any], folder: Path) -> Small | 
             return ValueError(f"with all known sizes small it still has {count:,} parameters")
         torch.manual_seed(SEED)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except FAILURES as error:
+    except (*UNBUILDABLE, RuntimeError, IndexError) as error:
         return error
     randomize(model)
     model.eval().save_pretrained(folder)
@@ -168,7 +166,7 @@ def _follows_heads(model_type: str, defaults: Mapping[str, Any]) -> frozenset[st
     roles = roles_of(defaults)
     try:
         other = CONFIG_MAPPING[model_type](**{roles["heads"]: defaults[roles["heads"]] * 2})
-    except FAILURES:
+    except UNBUILDABLE:
         return frozenset()
     keys = (roles[role] for role in ("kv", "head_dim") if role in roles)
     return frozenset(key for key in keys if getattr(other, key, None) != defaults[key])

@@ -110,13 +110,17 @@ def checkpoint_subject(directory: Path, spec: Spec, spec_file: Path | None = Non
 
 
 def subject(model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path | None) -> Subject:
-    """Runs the unsharded model. Raises TpspecError where the spec does not match its checkpoint."""
+    """Runs the unsharded model. Raises TpspecError where it does not run, or the spec does not match it."""
     checkpoint = open_checkpoint(directory)
     resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
     resolution.check(1)
     ids = sample_ids(model.config.get_text_config().vocab_size)
     inputs = _inputs(resolution, len(ids))
-    reference = record(model, ids, spec.decode, inputs)
+    try:
+        reference = record(model, ids, spec.decode, inputs)
+    except ModelError as error:
+        remedy = "is the fault in the spec's `tiny` values, or in how it decodes (`decode`)?"
+        raise TpspecError(f"{spec.where}: the unsharded model does not run: {error}", remedy=remedy) from None
     return Subject(spec, spec_file, directory, resolution, ids, inputs, reference)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -14,6 +15,8 @@ from tpspec.language.spec import Spec
 from tpspec.runtime.building import text_model_config
 
 SEED = 20
+UNBUILDABLE = (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, StrictDataclassError)
+"""What transformers raises where a config's values do not make a model."""
 MIN_STD = 0.2
 """Weights this wide make every matrix matter in the logits, a norm's and a bias's included."""
 
@@ -36,7 +39,7 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
         options = {"attn_implementation": spec.attention} if spec.attention else {}
         torch.manual_seed(SEED)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(text, dtype=torch.float32, **options)
-    except (ValueError, KeyError, TypeError) as error:
+    except UNBUILDABLE as error:
         raise TpspecError(f"{spec.where}: transformers cannot build the `tiny` model: {error}") from None
     randomize(model)
     model.eval()

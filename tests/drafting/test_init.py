@@ -103,6 +103,20 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     assert out.read_text() == "mine"
 
 
+def test_a_small_model_that_does_not_run_is_an_error_of_its_tiny_values(tmp_path: Path) -> None:
+    path = tmp_path / "deepseek_v2.yaml"
+    path.write_text(drafted("deepseek_v2"))
+    with pytest.raises(TpspecError, match=r"the unsharded model does not run: .*mlp\.gate"):
+        tiny_subject(spec_from_file(path), path).__enter__()
+
+
+@pytest.mark.parametrize("model_type", ["bamba", "falcon", "gpt_oss", "cpmant"])
+def test_the_draft_of_an_unusual_architecture_loads(model_type: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{model_type}.yaml"
+    path.write_text(drafted(model_type))
+    assert spec_from_file(path).rules
+
+
 def test_an_unknown_type_is_an_error_with_a_remedy() -> None:
     with pytest.raises(TpspecError, match="has no model type 'plum'"):
         observe("plum")

@@ -54,6 +54,7 @@ def command(what: str, out: Path | None, code: Path | None) -> None:
 def _evidence(what: str, code: Path | None) -> Evidence:
     from tpspec.config import model_types
     from tpspec.drafting.from_checkpoint import seen_on_disk
+    from tpspec.errors import TpspecError
     from tpspec.hub import locate
 
     located = locate(what) if Path(what).exists() or "/" in what else None
@@ -68,11 +69,8 @@ def _evidence(what: str, code: Path | None) -> Evidence:
     register_code(code)
     if located is None:
         return observe(what)
-    kind = model_types(located.config)[0]
-    return observe(kind, located.config) if _is_known(kind) else seen_on_disk(located)
-
-
-def _is_known(kind: str) -> bool:
-    from transformers import CONFIG_MAPPING
-
-    return kind in CONFIG_MAPPING
+    try:
+        return observe(model_types(located.config)[0], located.config)
+    except TpspecError as error:
+        click.echo(f"{error.message}: names and shapes have to do", err=True)
+        return seen_on_disk(located)
