@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tpspec import __version__
 from tpspec.converters.copy_files import copy_files
 from tpspec.converters.durable import sync_directory, write_durably
-from tpspec.converters.journal import clear_state, is_complete, locked, read_record
+from tpspec.converters.journal import clear_state, is_complete, locked, read_record, state_error
 from tpspec.converters.plan import Conversion, layout_hash, number_cuts
 from tpspec.errors import Finding, TpspecError
 from tpspec.file_names import MANIFEST
@@ -24,10 +25,19 @@ from tpspec.manifest import (
     SpecRecord,
     pack_header,
 )
+from tpspec.presharded import hash_file
+from tpspec.regular_file import reading
+
+HASHERS = 4
+"""Files that are read at once; one thread hashes some GB/s, so the disk is the limit."""
 
 
-def complete(conversion: Conversion) -> tuple[str, ...]:
-    """Completes the directory if every file is there; else returns the names of those that are not."""
+def complete(conversion: Conversion, written: Collection[str] = ()) -> tuple[str, ...]:
+    """Completes the directory if every file is there; else returns the names of those that are not.
+
+    Files that are not among those just `written` are read again. Raises TpspecError where one is not
+    what its run wrote, or was cut from other content.
+    """
     out = conversion.out
     with locked(out):
         if (out / MANIFEST).exists():
@@ -38,15 +48,41 @@ def complete(conversion: Conversion) -> tuple[str, ...]:
         if missing:
             return missing
         sync_directory(out)
-        _check_agreement(out, records)
+        _check_agreement(conversion, records)
+        _check_content(out, {name: records[name] for name in records if name not in written})
         copied = copy_files(conversion.reader.checkpoint.directory, out, conversion.copied)
         write_durably(out / MANIFEST, _manifest(conversion, records, copied).encode())
         clear_state(out)
     return ()
 
 
-def _check_agreement(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_content(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises TpspecError where files have changed since they were written."""
+
+    def found(name: str) -> str:
+        with reading(str(out / name)):
+            return hash_file(out / name)
+
+    with ThreadPoolExecutor(HASHERS) as pool:
+        hashes = dict(zip(records, pool.map(found, records), strict=True))
+    findings = [
+        Finding(name, f"has the hash {hashes[name]}, it was written with {record['xxh3_128']}")
+        for name, record in records.items()
+        if hashes[name] != record["xxh3_128"]
+    ]
+    if findings:
+        names = ", ".join(finding.subject for finding in findings)
+        remedy = f"remove {names} from {out}, and convert these ranks again"
+        raise TpspecError(f"files in {out} have changed since they were written", findings, remedy)
+
+
+def _check_agreement(conversion: Conversion, records: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises TpspecError where ranks were cut from sources of different content."""
+    out = conversion.out
+    files = {file.name for file in conversion.original.files}
+    for name, record in records.items():
+        if record["digests"].keys() != files:
+            raise state_error(out, f"{name}.json")
     first, *others = records
     findings = [
         Finding(other, f"was cut from another {file} than {first}")

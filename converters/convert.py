@@ -16,7 +16,6 @@ from tpspec.converters.complete import complete
 from tpspec.converters.destination import check_destination, check_room
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
 from tpspec.converters.journal import Journal, changes, check_plan, locked
-from tpspec.converters.open_files import AGAIN
 from tpspec.converters.originals import file_digests
 from tpspec.converters.pipeline import Pipeline
 from tpspec.converters.plan import Conversion, plan
@@ -25,7 +24,6 @@ from tpspec.converters.readers import Reader
 from tpspec.converters.targets import Target
 from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Layout
-from tpspec.manifest import EDITED
 
 SYNC_BYTES = 256 << 20
 """How much is read between two points from which an interrupted run can go on."""
@@ -69,8 +67,8 @@ def convert(
         todo = [journal for journal in journals if not journal.complete]
         if todo:
             _write(conversion, todo, progress, strip_bytes, sync_bytes)
-    missing = complete(conversion)
     written = tuple(journal.target.name for journal in todo)
+    missing = complete(conversion, written)
     present = tuple(target.name for target in wanted if target.name not in written)
     return Outcome(written, present, missing, sum(journal.target.size for journal in todo))
 
@@ -154,9 +152,11 @@ def _write(
 def _check_source(conversion: Conversion, stamps: dict[str, list[int]], digests: dict[str, str]) -> None:
     """Raises TpspecError where the source is not what it was, or not what its manifest says."""
     reader = conversion.reader
-    directory = reader.checkpoint.directory
+    directory, out = reader.checkpoint.directory, conversion.out
+    left = f"what this run left in {out} (*.partial) is of no use: remove it"
     if changed := list(changes(stamps, reader.stamps())):
-        raise TpspecError(f"{directory} changed while it was being read", changed, remedy=AGAIN)
+        message = f"{directory} changed while it was being read"
+        raise TpspecError(message, changed, f"{left}, and convert again")
     known = reader.digests()
     findings = [
         Finding(new.name, f"its tensors have the digest {digests[new.name]}, not {known[new.name]}")
@@ -164,4 +164,4 @@ def _check_source(conversion: Conversion, stamps: dict[str, list[int]], digests:
         if old is new and known.get(new.name, digests[new.name]) != digests[new.name]
     ]
     if findings:
-        raise TpspecError(f"{directory} is damaged", findings, remedy=EDITED)
+        raise TpspecError(f"{directory} is damaged", findings, f"{left}, and convert from a sound source")

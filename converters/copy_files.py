@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
 from tpspec.converters.durable import sync_directory, writing
 from tpspec.manifest import FileRecord
-from tpspec.regular_file import open_regular
+from tpspec.regular_file import open_regular, reading
 
 COPY_BLOCK = 1 << 20
 
@@ -24,7 +25,7 @@ def copy_files(source: Path, out: Path, names: Iterable[str]) -> list[FileRecord
             folders.add((out / name).parent)
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             with (out / name).open("wb") as copy:
-                while block := original.read(COPY_BLOCK):
+                for block in _blocks(original, source / name):
                     copy.write(block)
                     digest.update(block)
                     size += len(block)
@@ -34,3 +35,12 @@ def copy_files(source: Path, out: Path, names: Iterable[str]) -> list[FileRecord
     for folder in folders:
         sync_directory(folder)
     return records
+
+
+def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    while True:
+        with reading(str(path)):
+            block = file.read(COPY_BLOCK)
+        if not block:
+            return
+        yield block

@@ -21,6 +21,7 @@ from tpspec.converters.durable import write_durably, writing
 from tpspec.converters.targets import Target
 from tpspec.errors import Finding, TpspecError
 from tpspec.file_names import STATE
+from tpspec.manifest import is_hash
 
 DIGEST_BYTES = 16
 
@@ -42,7 +43,11 @@ class Journal:
                 f"another tpspec convert is writing {target.name} into {out}",
                 remedy="let it finish, or give each its own --ranks",
             ) from None
-        self.record = read_record(out, target)
+        try:
+            self.record = read_record(out, target)
+        except TpspecError:
+            os.close(self._fd)
+            raise
 
     @property
     def partial(self) -> Path:
@@ -107,11 +112,42 @@ class Journal:
 
 
 def read_record(out: Path, target: Target) -> dict[str, Any]:
-    """A target's record; empty where it has not been begun, or where a crash has lost it."""
+    """A target's record; empty where it has not been begun, or where a crash has lost it.
+
+    Raises TpspecError for JSON that no run of ours has written.
+    """
+    path = _record_path(out, target)
     try:
-        return json_strict.loads(_record_path(out, target).read_bytes(), target.name)
+        record = json_strict.loads(path.read_bytes(), path.name)
     except (FileNotFoundError, TpspecError):
         return {}
+    if not _is_sound(record):
+        raise state_error(out, path.name)
+    return record
+
+
+def _is_sound(record: Mapping[str, Any]) -> bool:
+    """Whether a record has the shape of one that is begun, or of one that is finished."""
+    source, digests = record.get("source"), record.get("digests")
+    begun = isinstance(source, dict) and all(map(_is_stamp, source.values()))
+    if record.keys() == {"source"}:
+        return begun
+    return (
+        begun
+        and record.keys() == {"source", "size", "xxh3_128", "digests"}
+        and isinstance(digests, dict)
+        and all(map(is_hash, (record["xxh3_128"], *digests.values())))
+    )
+
+
+def _is_stamp(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
+
+
+def state_error(out: Path, name: str) -> TpspecError:
+    """The error of a file of the progress that cannot be relied on."""
+    message = f"{out / STATE / name} is damaged or was edited"
+    return TpspecError(message, remedy=f"remove {out} and convert again")
 
 
 def is_complete(out: Path, target: Target, record: Mapping[str, Any]) -> bool:
@@ -153,7 +189,10 @@ def check_plan(out: Path, plan: Mapping[str, Any]) -> None:
     if not path.is_file():
         write_durably(path, json.dumps(plan, indent=1).encode())
         return
-    begun = json_strict.loads(path.read_bytes(), path.name)
+    try:
+        begun = json_strict.loads(path.read_bytes(), path.name)
+    except TpspecError as error:
+        raise state_error(out, path.name) from error
     findings = [
         Finding(key, f"was {begun.get(key)} when {out} was begun, is {plan.get(key)}")
         for key in sorted(begun.keys() | plan.keys())

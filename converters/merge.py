@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tpspec.errors import Finding, TpspecError
 from tpspec.layout import Fold
 from tpspec.weight_files import SINGLE
 
-STATE = ".tpspec-merge"
+MERGE_STATE = ".tpspec-merge"
 """Where the files are written until all are there."""
 INDEX = f"{SINGLE['safetensors']}.index.json"
 
@@ -82,7 +82,7 @@ def _check_empty(out: Path, source: Path, names: Sequence[str]) -> None:
     if not out.is_dir():
         return
     left = {entry.name for entry in out.iterdir()}
-    ours = {STATE, *(Path(name).parts[0] for name in names)} if STATE in left else set()
+    ours = {MERGE_STATE, *(Path(name).parts[0] for name in names)} if MERGE_STATE in left else set()
     if foreign := sorted(left - ours):
         raise TpspecError(f"{out} is not empty: it holds {foreign[0]}", remedy=ANOTHER)
 
@@ -90,7 +90,7 @@ def _check_empty(out: Path, source: Path, names: Sequence[str]) -> None:
 @contextmanager
 def _state(out: Path, source: Path, names: Sequence[str]) -> Iterator[Path]:
     """A folder inside `out` to write into, removed in the end; so is an `out` made here in vain."""
-    state = out / STATE
+    state = out / MERGE_STATE
     existed = out.is_dir()
     with writing(str(out)):
         state.mkdir(parents=True, exist_ok=True)
@@ -105,8 +105,9 @@ def _state(out: Path, source: Path, names: Sequence[str]) -> Iterator[Path]:
             yield state
         finally:
             shutil.rmtree(state, ignore_errors=True)
-            if not existed and not any(out.iterdir()):
-                out.rmdir()
+            if not existed:
+                with suppress(OSError):  # it is not empty, and stays
+                    out.rmdir()
     finally:
         os.close(lock)
 
@@ -158,9 +159,12 @@ class _FileWriter:
 
     def end(self) -> None:
         self._syncing.append(self._syncer.submit(_sync_and_close, self._name, self._fd))
+        self._fd = -1
 
     def close(self) -> None:
         self._syncer.shutdown()
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def finish(self) -> None:
         """Waits until every file is durable."""

@@ -12,7 +12,7 @@ from tpspec.regular_file import open_regular
 
 KEPT = 64
 """Files held open at once; the usual limit of a process is 1024."""
-AGAIN = "let nothing write to the source meanwhile, and run the command again"
+UNCHANGED = "let nothing write to the source meanwhile, and run the command again"
 
 
 class OpenFiles:
@@ -39,7 +39,7 @@ class OpenFiles:
                 raise TpspecError(
                     f"{self._directory} changed while it was being read",
                     [Finding(name, problem)],
-                    remedy=AGAIN,
+                    remedy=UNCHANGED,
                 )
             done += count
 

@@ -203,13 +203,13 @@ def _findings(manifest: Manifest) -> Iterator[Finding]:
     yield from _source_name_findings([source.name for source in manifest.sources])
     yield from _copied_name_findings(manifest)
     for record in (*manifest.own_files(), *manifest.copied):
-        if record.size < 0 or not _is_hash(record.xxh3_128):
+        if record.size < 0 or not is_hash(record.xxh3_128):
             yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
     for number, row in enumerate(manifest.cuts):
         if problem := _cut_problem(Cut(*row), tp):
             yield Finding(f"cuts.{number}", problem)
     for source in manifest.sources:
-        if not _is_hash(source.digest):
+        if not is_hash(source.digest):
             yield Finding(source.name, f"has no sound digest: {source.digest!r:.40}")
         wrong = [number for number in source.cuts if not NOT_CUT <= number < len(manifest.cuts)]
         if wrong:
@@ -264,5 +264,6 @@ def _cut_problem(cut: Cut, tp: int) -> str:
     return ""
 
 
-def _is_hash(text: str) -> bool:
-    return re.fullmatch("[0-9a-f]{32}", text) is not None
+def is_hash(value: object) -> bool:
+    """Whether a value is an XXH3-128 in hexadecimal digits."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cut_checkpoints import AUX, contents, example
+from cut_checkpoints import AUX, contents, example, flip
 
 from tpspec.checkpoint import open_checkpoint
 from tpspec.converters.complete import complete
@@ -233,3 +233,90 @@ def test_a_host_that_ends_after_another_completed_the_directory_changes_nothing(
     before = contents(tmp_path / "out")
     assert complete(plan(source, tmp_path / "out", LAYOUT)) == ()
     assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("last", [[1, 2, 3], None])
+def test_a_finished_rank_that_was_edited_before_completion_is_named(
+    tmp_path: Path, source: CheckpointReader, last: list[int] | None
+) -> None:
+    out = tmp_path / "out"
+    convert(source, out, LAYOUT, ranks=[0])
+    content = bytearray((out / rank_file(0, 4)).read_bytes())
+    content[-1] ^= 1
+    (out / rank_file(0, 4)).write_bytes(content)
+    with pytest.raises(TpspecError, match="have changed since they were written") as error:
+        convert(source, out, LAYOUT, ranks=last)
+    assert f"{rank_file(0, 4)}: has the hash" in str(error.value)
+    assert f"remove {rank_file(0, 4)} from {out}" in str(error.value)
+    assert not (out / MANIFEST).exists()
+    (out / rank_file(0, 4)).unlink()
+    assert convert(source, out, LAYOUT).written == (rank_file(0, 4),)
+    assert not verify(out).findings
+
+
+HASH = "0" * 32
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"source": []},
+        {"source": {"model": 1}},
+        {"source": {"model": [1, "x"]}},
+        {"source": {}, "xxh3_128": 1, "digests": {}},
+        {"source": {}, "size": 1, "xxh3_128": HASH, "digests": []},
+        {"source": {}, "size": 1, "xxh3_128": HASH, "digests": {"model": 7}},
+        {"source": {}, "size": 1, "xxh3_128": HASH, "digests": {}},
+    ],
+)
+@pytest.mark.parametrize("ranks", [[0, 1, 2, 3], [1, 2, 3]])
+def test_a_record_that_no_run_wrote_is_refused_with_the_remedy(
+    tmp_path: Path, source: CheckpointReader, record: object, ranks: list[int]
+) -> None:
+    out = tmp_path / "out"
+    convert(source, out, LAYOUT, ranks=[0])
+    (out / ".tpspec" / f"{rank_file(0, 4)}.json").write_text(json.dumps(record))
+    before = open_files()
+    with pytest.raises(TpspecError, match="is damaged or was edited") as error:
+        convert(source, out, LAYOUT, ranks=ranks)
+    assert f"remove {out} and convert again" in str(error.value)
+    assert open_files() == before
+    assert not (out / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "{}", '{"tp": {}}'])
+def test_a_plan_that_no_run_wrote_is_refused_with_the_remedy(
+    tmp_path: Path, source: CheckpointReader, text: str
+) -> None:
+    convert(source, tmp_path / "out", LAYOUT, ranks=[0])
+    (tmp_path / "out" / ".tpspec" / "plan.json").write_text(text)
+    with pytest.raises(TpspecError) as error:
+        convert(source, tmp_path / "out", LAYOUT)
+    assert f"remove {tmp_path / 'out'} and convert again" in str(error.value)
+    assert "download" not in str(error.value)
+
+
+def test_a_damaged_source_is_named_and_so_is_what_is_left(tmp_path: Path, source: CheckpointReader) -> None:
+    convert(source, tmp_path / "cut", LAYOUT)
+    flip(tmp_path / "cut", 1, "column")
+    reader = PreshardedReader(Presharded.open(tmp_path / "cut"))
+    with pytest.raises(TpspecError, match="cut is damaged") as error:
+        convert(reader, tmp_path / "out", example(2)[1])
+    assert f"what this run left in {tmp_path / 'out'} (*.partial) is of no use: remove it" in str(error.value)
+    flip(tmp_path / "cut", 1, "column")
+    for partial in (tmp_path / "out").glob("*.partial"):
+        partial.unlink()
+    assert not convert(reader, tmp_path / "out", example(2)[1]).missing
+
+
+def test_a_file_that_fails_while_it_is_copied_is_a_failed_read(tmp_path: Path) -> None:
+    made, layout = example(2)
+    source = CheckpointReader(made.write(tmp_path / "source"))
+    (tmp_path / "source" / "notes.txt").symlink_to("/proc/self/mem")  # its first page cannot be read
+    with pytest.raises(TpspecError, match=r"cannot read .*source/notes.txt: Input/output error"):
+        convert(source, tmp_path / "out", layout)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,18 +100,6 @@ def test_a_file_size_limit_is_one_clear_error_and_a_rerun_recovers(tmp_path: Pat
     assert not (tmp_path / "out" / MANIFEST).exists()
     subprocess.run(command, check=True)
     assert not verify(tmp_path / "out").findings
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("no permission to mount a tmpfs")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_disk_that_another_fills_up_is_one_clear_error_and_a_rerun_recovers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from cut_checkpoints import contents, example, flip
 
 from tpspec.checkpoint import Checkpoint, open_checkpoint
 from tpspec.converters.convert import convert
-from tpspec.converters.merge import STATE, merge
+from tpspec.converters.merge import MERGE_STATE, merge
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
 from tpspec.errors import TpspecError
 from tpspec.file_names import rank_file
@@ -93,8 +94,8 @@ def test_an_interrupted_merge_is_simply_run_again(tmp_path: Path, source: Checkp
 
 def test_what_a_killed_merge_left_is_replaced(tmp_path: Path, source: Checkpoint, cut: Path) -> None:
     out = tmp_path / "merged"
-    (out / STATE).mkdir(parents=True)
-    (out / STATE / "model-00001-of-00003.safetensors").write_bytes(b"half of it")
+    (out / MERGE_STATE).mkdir(parents=True)
+    (out / MERGE_STATE / "model-00001-of-00003.safetensors").write_bytes(b"half of it")
     (out / "model-00002-of-00003.safetensors").write_bytes(b"already renamed")
     merge(reader(cut), out)
     assert contents(out) == contents(source.directory)
@@ -141,3 +142,27 @@ def test_a_merge_killed_from_outside_leaves_no_config_and_a_rerun_completes(tmp_
     if process.returncode:
         subprocess.run(command, check=True, capture_output=True)
     assert contents(tmp_path / "merged") == contents(tmp_path / "big")
+
+
+def test_a_mount_point_that_fills_up_is_called_full_and_stays(tmp_path: Path, small_disk: Path) -> None:
+    made, layout = example(4, width=1024)
+    convert(CheckpointReader(made.write(tmp_path / "source")), tmp_path / "cut", layout)
+
+    def fill(_done: int, _total: int) -> None:
+        if not filler.exists():
+            filler.write_bytes(bytes(shutil.disk_usage(small_disk).free))
+
+    filler = small_disk / MERGE_STATE / "filler"
+    with pytest.raises(TpspecError, match=r"cannot write .*: No space left on device"):
+        merge(reader(tmp_path / "cut"), small_disk, progress=fill, strip_bytes=64)
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_failed_merge_into_the_current_directory_says_why_and_leaves_it(tmp_path: Path, cut: Path) -> None:
+    flip(cut, 1, "column")
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-m", "tpspec", "merge", str(cut), "."]
+    done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{cut} is damaged" in done.stderr
+    assert list((tmp_path / "empty").iterdir()) == []
