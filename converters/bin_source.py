@@ -7,15 +7,13 @@ same values, named after the .bin files.
 from __future__ import annotations
 
 import json
-import pickle
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpspec import json_strict
 from tpspec.checkpoint import Checkpoint, StoredFile, StoredTensor
+from tpspec.converters.bin_file import Tensors, load_bin
 from tpspec.converters.open_files import stamp
 from tpspec.converters.sinks import Bytes
 from tpspec.errors import Finding, TpspecError, first_findings
@@ -23,8 +21,6 @@ from tpspec.safetensors_header import encode_header, parse_header
 
 if TYPE_CHECKING:
     import torch
-
-    Tensors = Mapping[str, torch.Tensor]
 
 DTYPES = {
     "float64": "F64",
@@ -49,9 +45,6 @@ DTYPES = {
 }
 """torch's name of an element type → that of safetensors."""
 
-ZIP = b"PK\x03\x04"
-"""How a file begins that can be mapped; those of torch before 1.6 cannot."""
-
 
 class BinReader:
     """Reads .bin files as if they were safetensors files. Tensors that share memory are each read whole."""
@@ -61,13 +54,12 @@ class BinReader:
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises TpspecError for a file that is no plain table of tensors."""
         self._directory = checkpoint.directory
-        self._names = {_safetensors_name(name): name for name in checkpoint.bin_files}
+        self._names = _safetensors_names(checkpoint.bin_files)
         self._loaded: tuple[str, Tensors] = ("", {})
         self._viewed: tuple[str, Bytes | None] = ("", None)
         files = tuple(self._describe(name) for name in self._names)
-        self.checkpoint = replace(
-            checkpoint, files=files, index=_index(checkpoint.index, files), format="safetensors", bin_files=()
-        )
+        index = _index(checkpoint.index, self._names, files)
+        self.checkpoint = replace(checkpoint, files=files, index=index, format="safetensors", bin_files=())
 
     def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
         if self._viewed[0] != tensor.name:
@@ -91,7 +83,7 @@ class BinReader:
     def _load(self, name: str) -> Tensors:
         if self._loaded[0] != name:
             self.close()
-            self._loaded = (name, _load(self._directory / self._names[name]))
+            self._loaded = (name, load_bin(self._directory / self._names[name]))
         return self._loaded[1]
 
     def _describe(self, name: str) -> StoredFile:
@@ -100,41 +92,15 @@ class BinReader:
         for key, value in self._load(name).items():
             problem = _problem(key, value)
             if problem:
-                findings.append(Finding(str(key), problem, place=self._names[name]))
+                subject = key if isinstance(key, str) and key and key.isprintable() else ascii(key)
+                findings.append(Finding(subject, problem, place=self._names[name]))
                 continue
             start, position = position, position + value.numel() * value.element_size()
             entries.append((key, DTYPES[_dtype(value)], tuple(value.shape), start, position))
         if findings:
-            raise TpspecError(f"{self._names[name]} is not a table of tensors", findings)
+            raise TpspecError(f"{self._names[name]} is not a table of tensors", first_findings(findings))
         header = encode_header(entries, {"format": "pt"})
         return parse_header(self._directory / name, header[8:], len(header) + position)
-
-
-def _load(path: Path) -> Tensors:
-    try:
-        import torch
-    except ImportError as error:
-        remedy = "pip install 'tpspec[torch]', or convert the model to safetensors first"
-        raise TpspecError(f"{path.name} needs torch to be read", remedy=remedy) from error
-    try:
-        with path.open("rb") as file:
-            mapped = file.read(4) == ZIP
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        raise TpspecError(
-            f"{path.name} holds more than tensors; unpickling it could run code, so it is not read",
-            [Finding(path.name, str(error).splitlines()[0])],
-            remedy="get the model as safetensors, or convert it where you trust it",
-        ) from error
-    except Exception as error:  # the unpickler raises whatever a broken file leads to
-        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = "download the file again"
-        raise TpspecError(f"{path.name} cannot be read", [Finding(path.name, problem)], remedy) from error
-    if not isinstance(loaded, Mapping):
-        raise TpspecError(f"{path.name} holds a {type(loaded).__name__}, not a table of tensors")
-    return loaded
 
 
 def _problem(key: Any, value: Any) -> str:
@@ -145,8 +111,10 @@ def _problem(key: Any, value: Any) -> str:
         return f"is a {type(value).__name__}, not a tensor"
     if value.layout != torch.strided or value.is_quantized or _dtype(value) not in DTYPES:
         return f"is a tensor of {value.dtype}, {value.layout}, which safetensors cannot hold"
-    if not isinstance(key, str):
-        return "has no name"
+    if value.is_meta:
+        return "is a meta tensor: it has a shape, but no numbers"
+    if not isinstance(key, str) or not key.isprintable() or key in {"", "__metadata__"}:
+        return "is no name for a tensor"
     return ""
 
 
@@ -158,33 +126,37 @@ def _bytes(tensor: torch.Tensor) -> Bytes:
     """A tensor's bytes, row-major; a copy only where it is laid out otherwise."""
     import torch
 
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     data: Bytes = flat.view(torch.uint8).numpy()
     return data
 
 
-def _safetensors_name(name: str) -> str:
-    return name.removeprefix("pytorch_").removesuffix(".bin") + ".safetensors"
+def _safetensors_names(names: Sequence[str]) -> dict[str, str]:
+    """Names of safetensors files → of .bin files, which keep their prefix where they would clash."""
+    whole = [f"{name.removesuffix('.bin')}.safetensors" for name in names]
+    short = [name.removeprefix("pytorch_") for name in whole]
+    return dict(zip(short if len(set(short)) == len(short) else whole, names, strict=True))
 
 
-def _index(text: bytes | None, files: Sequence[StoredFile]) -> bytes | None:
+def _index(text: bytes | None, names: Mapping[str, str], files: Sequence[StoredFile]) -> bytes | None:
     """The index for the safetensors files. Raises TpspecError where the .bin files do not match theirs."""
     findings = []
     held: dict[str, str] = {}
     for file in files:
         for tensor in file.tensors:
             if tensor.name in held:
-                findings.append(Finding(tensor.name, f"is in {held[tensor.name]} and in {file.name}"))
+                problem = f"is in {names[held[tensor.name]]} and in {names[file.name]}"
+                findings.append(Finding(tensor.name, problem))
             held[tensor.name] = file.name
     if text is not None:
         document = json_strict.loads(text, "pytorch_model.bin.index.json")
-        listed = {name: _safetensors_name(file) for name, file in document["weight_map"].items()}
+        listed, stored = document["weight_map"], {name: names[file] for name, file in held.items()}
         findings += [
-            Finding(name, f"is listed in {listed.get(name)}, but is in {held.get(name)}", "the index")
-            for name in sorted(listed.keys() | held.keys())
-            if listed.get(name) != held.get(name)
+            Finding(name, f"is listed in {listed.get(name)}, but is in {stored.get(name)}", "the index")
+            for name in sorted(listed.keys() | stored.keys())
+            if listed.get(name) != stored.get(name)
         ]
         text = json.dumps(document | {"weight_map": held}, indent=2).encode() + b"\n"
     if findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -145,23 +146,74 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
         ({"step": 3, "w": torch.ones(2)}, "step: is a int, not a tensor"),
         ({"state_dict": {"w": torch.ones(2)}}, "state_dict: is a dict, not a tensor"),
         ({"s": torch.ones(2, 2).to_sparse()}, "s: is a tensor of torch.float32, torch.sparse_coo"),
-        ({3: torch.ones(2)}, "3: has no name"),
+        ({3: torch.ones(2)}, "3: is no name for a tensor"),
+        ({"": torch.ones(2)}, "'': is no name for a tensor"),
+        ({"__metadata__": torch.ones(2)}, "__metadata__: is no name for a tensor"),
+        ({"half \ud800": torch.ones(2)}, "'half \\ud800': is no name for a tensor (pytorch_model.bin)"),
+        ({"new\nline": torch.ones(2)}, "'new\\nline': is no name for a tensor (pytorch_model.bin)"),
+        ({"m": torch.ones(2, device="meta")}, "m: is a meta tensor"),
+        ({str(n): n for n in range(20)}, "… and 12 more"),
     ],
 )
 def test_what_is_no_table_of_tensors_is_refused(tmp_path: Path, content: object, message: str) -> None:
-    assert message in refused(write(tmp_path / "source", {"pytorch_model.bin": content}))
+    text = refused(write(tmp_path / "source", {"pytorch_model.bin": content}))
+    assert message in text
+    assert "model.safetensors" not in text
+
+
+def test_tensors_that_are_stored_negated_or_conjugated_come_out_with_equal_values(tmp_path: Path) -> None:
+    numbers = torch.arange(12.0).reshape(3, 4)
+    tensors = {
+        "negated": torch._neg_view(numbers),
+        "conjugated": torch.complex(numbers, numbers + 1).conj(),
+        "imaginary": torch.complex(numbers, numbers + 1).conj().imag,
+    }
+    expected = {name: tensor.tolist() for name, tensor in tensors.items()}
+    found = round_trip(tmp_path, write(tmp_path / "source", {"pytorch_model.bin": tensors}))
+    assert {name: tensor.tolist() for name, tensor in found.items()} == expected
+
+
+def test_files_whose_short_names_would_clash_keep_their_long_ones(tmp_path: Path) -> None:
+    files = {"pytorch_model-a.bin": {"a": torch.zeros(4)}, "model-a.bin": {"b": torch.ones(4)}}
+    found = round_trip(tmp_path, write(tmp_path / "source", files, index=True))
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {"a": [0] * 4, "b": [1] * 4}
+    index = json.loads((tmp_path / "merged" / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {"a": "pytorch_model-a.safetensors", "b": "model-a.safetensors"}
 
 
 def test_broken_files_are_one_clear_error(tmp_path: Path) -> None:
     source = write(tmp_path / "source", {"pytorch_model.bin": {"w": torch.ones(1000)}})
     whole_file = (source / "pytorch_model.bin").read_bytes()
     half = len(whole_file) // 2
-    for broken in (b"", b"PK\x03\x04", whole_file[:half], b"not a pickle at all", whole_file[half:]):
+    random = np.random.default_rng(0).bytes(1000)
+    for broken in (b"", b"PK\x03\x04", whole_file[:half], b"not a pickle at all", whole_file[half:], random):
         (source / "pytorch_model.bin").write_bytes(broken)
-        assert "pytorch_model.bin" in refused(source)
+        assert "pytorch_model.bin is not a PyTorch checkpoint file" in refused(source)
     with zipfile.ZipFile(source / "pytorch_model.bin", "w") as archive:
         archive.writestr("archive/data.pkl", "nonsense")
-    assert "pytorch_model.bin" in refused(source)
+    assert "pytorch_model.bin is damaged" in refused(source)
+    torch.save({"w": torch.ones(9)}, source / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    old_file = (source / "pytorch_model.bin").read_bytes()
+    for stop in (20, 60, len(old_file) - 4):
+        (source / "pytorch_model.bin").write_bytes(old_file[:stop])
+        assert "pytorch_model.bin is damaged" in refused(source)
+
+
+class Unknown:
+    pass
+
+
+@pytest.mark.parametrize("content", [{"x": Code()}, {"x": Unknown()}])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torchs_advice_to_load_it_nevertheless_is_not_passed_on(
+    tmp_path: Path, content: object, zipped: bool
+) -> None:
+    source = write(tmp_path / "source", {})
+    torch.save(content, source / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    text = refused(source)
+    assert re.search(r"pytorch_model.bin: holds (posix.system|\S+\.Unknown)\n", text)
+    assert "weights_only" not in text
+    assert "options" not in text
 
 
 @given(st.integers(0, 2000), st.integers(1, 255))
@@ -181,7 +233,7 @@ def test_an_index_that_does_not_match_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "source", files, index=True)
     torch.save({"b": torch.ones(2)}, source / "pytorch_model-00001-of-00001.bin")
     text = refused(source)
-    assert "a: is listed in model-00001-of-00001.safetensors, but is in None" in text
+    assert "a: is listed in pytorch_model-00001-of-00001.bin, but is in None" in text
 
 
 def test_numbers_are_not_changed(tmp_path: Path) -> None:
