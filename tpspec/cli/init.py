@@ -48,7 +48,8 @@ def command(what: str, out: Path | None, code: Path | None) -> None:
     if relative:
         alike = f"has {relative.alike} of its rules, and {relative.different} differ"
         click.echo(f"specs/{relative.name}.yaml {alike}")
-    click.echo(f"then: tpspec prove {out}" + (f" --code {code}" if code else ""))
+    prove = f"tpspec prove {out}" + (f" --code {code}" if code else "")
+    click.echo(f"then: {prove if evidence.ran else f'tpspec validate {what} --spec {out} --tp 2'}")
 
 
 def _evidence(what: str, code: Path | None) -> Evidence:
