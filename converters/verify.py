@@ -110,6 +110,7 @@ def _check_contents(
         digests = _compare(reader, plan, files, progress, strip_bytes)
     for file, record in zip(files, manifest.own_files(), strict=True):
         yield from _check_hash(record, file.hexdigest())
+    for file in files:
         yield from _describe(file, plan, against)
     for source, digest in zip(
         manifest.sources, file_digests(presharded.files, digests).values(), strict=True

@@ -28,13 +28,13 @@ def command(ctx: click.Context, directory: Path, against: str | None, as_json: b
     """Check a directory that convert wrote: names, sizes, headers, and every byte of every rank.
 
     By itself the directory is compared with its manifest: hashes, whether the ranks together give the
-    original tensors, whether copies agree and padding is zeros. Everything that is wrong is listed.
+    original tensors, whether copies agree and padding is zeros. --json lists everything that is wrong.
     """
     from tpspec.cli.progress import progress
     from tpspec.cli.tables import size
     from tpspec.converters.sources import open_source
     from tpspec.converters.verify import verify
-    from tpspec.errors import TpspecError
+    from tpspec.errors import TpspecError, first_findings
 
     reader = open_source(against) if against else None
     with progress(quiet=quiet or as_json) as advance:
@@ -43,11 +43,11 @@ def command(ctx: click.Context, directory: Path, against: str | None, as_json: b
         click.echo(json.dumps({"ok": not checked.findings, **asdict(checked)}, indent=2))
         ctx.exit(1 if checked.findings else 0)
     if checked.findings:
-        raise TpspecError(
-            f"{directory} is not what convert wrote",
-            checked.findings,
-            remedy="remove it and convert again",
-        )
+        findings = first_findings(checked.findings)
+        if against:
+            remedy = f"to see whether it is sound by itself: tpspec verify {directory}"
+            raise TpspecError(f"{directory} is not what {against} gives", findings, remedy)
+        raise TpspecError(f"{directory} is not what convert wrote", findings, "remove it and convert again")
     if not quiet:
         what = f"{checked.files} files, {checked.tensors} tensors, {size(checked.bytes)}"
         click.echo(f"{directory} is sound: {what}" + (f", the same as {against}" if against else ""))

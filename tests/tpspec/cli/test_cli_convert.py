@@ -8,9 +8,11 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from cut_checkpoints import contents
 from fake_hub import MODEL, fake_hub
 
 from tpspec.cli.progress import progress
+from tpspec.safetensors_header import encode_header, read_header
 
 STORIES = Path(__file__).parents[2] / "models" / "stories260k"
 Tpspec = Callable[..., Any]
@@ -162,6 +165,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatc
 STEPS = """
 import time
 from tpspec.cli.progress import progress
+from tpspec.safetensors_header import encode_header, read_header
 with progress(quiet=False) as advance:
     for step in range(1, 21):
         advance(step * 5_000_000, 100_000_000)
@@ -180,3 +184,113 @@ def test_progress_on_a_terminal_shows_rate_and_time_left() -> None:
                 shown += part.decode()
     os.close(terminal)
     assert re.search(r"[\d.]+/100\.0 MB [\d.]+ MB/s 0:00:0\d", click.unstyle(shown))
+
+
+def another_checkpoint(folder: Path) -> Path:
+    """stories260k with other numbers."""
+    shutil.copytree(STORIES, folder)
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    data = 8 + int.from_bytes(content[:8], "little")
+    content[data:] = bytes(byte ^ 1 for byte in content[data:])
+    weights.write_bytes(content)
+    return folder
+
+
+def test_verify_against_another_checkpoint_is_short_and_as_json_complete(
+    tpspec: Tpspec, tmp_path: Path
+) -> None:
+    tpspec("convert", STORIES, tmp_path / "cut", "--tp", 4)
+    other = another_checkpoint(tmp_path / "other")
+    ran = tpspec("verify", tmp_path / "cut", "--against", other)
+    assert ran.status == 1
+    assert f"{tmp_path / 'cut'} is not what {other} gives" in ran.err
+    assert len(ran.err.splitlines()) == 11
+    (rest,) = re.findall(r"… and (\d+) more", ran.err)
+    ran = tpspec("verify", tmp_path / "cut", "--against", other, "--json")
+    report = json.loads(ran.out)
+    assert (ran.status, report["ok"], len(report["findings"])) == (1, False, int(rest) + 8)
+
+
+def test_a_snapshot_of_links_goes_round_and_becomes_real_files(tpspec: Tpspec, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "blobs").mkdir()
+    for number, path in enumerate(sorted(STORIES.iterdir())):
+        shutil.copy(path, tmp_path / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    assert tpspec("convert", snapshot, tmp_path / "cut", "--tp", 2).status == 0
+    assert not any(path.is_symlink() for path in (tmp_path / "cut").rglob("*"))
+    assert tpspec("merge", tmp_path / "cut", tmp_path / "merged").status == 0
+    assert hashes(tmp_path / "merged") == hashes(STORIES)
+
+
+def goes_round(tpspec: Tpspec, source: Path, folder: Path) -> bool:
+    """Whether tp 4, cut again for tp 2, merges to the source's bytes."""
+    for command in (
+        ("convert", source, folder / "four", "--tp", 4),
+        ("verify", folder / "four", "--against", source),
+        ("convert", folder / "four", folder / "two", "--tp", 2),
+        ("merge", folder / "two", folder / "merged"),
+    ):
+        ran = tpspec(*command)
+        assert ran.status == 0, ran.err
+    return hashes(folder / "merged") == hashes(source)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_source_that_may_only_be_read_is_enough(tpspec: Tpspec, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(STORIES, source)
+    assert goes_round(tpspec, source, tmp_path / "before")  # all modules are imported now
+    for path in (*source.iterdir(), source):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o711)
+    tmp_path.chmod(0o777)
+    os.seteuid(65534)
+    try:
+        assert goes_round(tpspec, source, tmp_path / "after")
+    finally:
+        os.seteuid(0)
+
+
+def in_half_bytes(folder: Path, matrices: Callable[[str], bool]) -> Path:
+    """stories260k with some of its matrices as F4."""
+    shutil.copytree(STORIES, folder)
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    data, entries, position = b"", [], 0
+    for tensor in read_header(weights).tensors:
+        half = len(tensor.shape) == 2 and matrices(tensor.name)
+        size = prod(tensor.shape) // 2 if half else tensor.stop - tensor.start
+        data += content[tensor.start : tensor.start + size]
+        entries.append((tensor.name, "F4" if half else tensor.dtype, tensor.shape, position, position + size))
+        position += size
+    weights.write_bytes(encode_header(entries, {"format": "pt"}) + data)
+    return folder
+
+
+def test_tensors_of_half_a_byte_per_number_go_round(tpspec: Tpspec, tmp_path: Path) -> None:
+    source = in_half_bytes(tmp_path / "source", lambda name: "o_proj" not in name and "down_proj" not in name)
+    assert goes_round(tpspec, source, tmp_path)
+
+
+def test_a_cut_through_the_middle_of_bytes_is_refused(tpspec: Tpspec, tmp_path: Path) -> None:
+    source = in_half_bytes(tmp_path / "source", lambda name: "o_proj" in name)
+    ran = tpspec("convert", source, tmp_path / "cut", "--tp", 2)
+    assert ran.status == 1
+    assert "o_proj.weight: F4 [64, 64] is cut along dimension 1, through bytes" in ran.err
+    assert not (tmp_path / "cut").exists()
+
+
+def test_errors_leave_no_half_of_a_json_document(tpspec: Tpspec, tmp_path: Path) -> None:
+    for command in (
+        ("convert", STORIES, tmp_path / "cut", "--tp", 8),
+        ("verify", tmp_path / "cut"),
+        ("merge", tmp_path / "cut", tmp_path / "merged"),
+    ):
+        ran = tpspec(*command, "--json")
+        assert ran.status == 1
+        assert ran.err.startswith("error: ")
+        assert not ran.out or json.loads(ran.out)
