@@ -110,7 +110,7 @@ def test_a_small_model_that_does_not_run_is_an_error_of_its_tiny_values(tmp_path
         tiny_subject(spec_from_file(path), path).__enter__()
 
 
-@pytest.mark.parametrize("model_type", ["bamba", "falcon", "gpt_oss", "cpmant"])
+@pytest.mark.parametrize("model_type", ["bamba", "falcon", "gpt_oss", "cpmant", "jetmoe"])
 def test_the_draft_of_an_unusual_architecture_loads(model_type: str, tmp_path: Path) -> None:
     path = tmp_path / f"{model_type}.yaml"
     path.write_text(drafted(model_type))

@@ -103,7 +103,8 @@ class _Writer:
         if axis == "q":
             return {"units": roles["heads"], "width": "head_dim"}
         if axis == "kv":
-            return {"units": roles["kv"], "width": "head_dim", "replicate": True, "groups": "q"}
+            groups = {"groups": "q"} if "q" in self.axes else {}
+            return {"units": roles["kv"], "width": "head_dim", "replicate": True, **groups}
         return {"units": roles["vocab"] if axis == "vocab" else self.sizes.ffn[axis]}
 
     def _modules(self) -> Iterator[str]:
