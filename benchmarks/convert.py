@@ -55,6 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--large", action="store_true", help="also measure a checkpoint four times as large")
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         folder = Path(name)
         source = write_model(folder / "source", CONFIG)
@@ -62,6 +63,7 @@ def main() -> None:
             "command": shlex.join(["python", "benchmarks/convert.py", *sys.argv[1:]]),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, "
             f"Python {platform.python_version()}",
+            "load_before": round(load, 1),
             "source_bytes": sum(path.stat().st_size for path in source.iterdir()),
             **time_pairs(folder, source),
             "private_mib": peak_private(convert(source, folder / "out")),
@@ -192,7 +194,8 @@ def markdown(report: dict[str, object]) -> str:
         lines.append(
             f"| the same for {size:.1f} GB | {report['large_private_mib']} MiB | at most {TARGET_MIB} MiB |"
         )
-    where = f"{int(str(report['source_bytes'])) / 1e9:.2f} GB in {FILES} files; {report['machine']}"
+    source = f"{int(str(report['source_bytes'])) / 1e9:.2f} GB in {FILES} files"
+    where = f"{source}; {report['machine']}; load average before: {report['load_before']}"
     return f"`{report['command']}`\n\n{where}\n\n" + "\n".join(lines) + "\n"
 
 
