@@ -105,7 +105,9 @@ def _sites_of(item: Shared, names: MemoryNames, scope: ConfigScope) -> Iterator[
     if rule.norm:
         statistics = _statistics(item, scope)
         if statistics:
-            module = _module(placed, placed.template, item.binding, names)
+            # A bare parameter (a norm's `scale`) is the norm's own; the module around it is what runs.
+            template = placed.template if item.parameter else placed.template.rpartition(".")[0]
+            module = _module(placed, template, item.binding, names)
             yield Site("statistics", module, statistics=statistics)
 
 

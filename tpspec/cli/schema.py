@@ -17,6 +17,6 @@ Example:
 @click.command("schema", epilog=EPILOG)
 def command() -> None:
     """Print the JSON schema of spec files, so that an editor completes and checks them."""
-    from tpspec.language.schema import json_schema
+    from tpspec.language.json_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))

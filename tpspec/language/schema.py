@@ -65,6 +65,7 @@ class Part(Strict):
     """One part of a fused matrix: an axis, or `replicated` rows that every rank holds."""
 
     axis: Name
+    """The axis that the part is made of, or `replicated`."""
     width: Expr | None = None
     """Rows of one unit where they differ from the axis's; all rows of a replicated part."""
 
@@ -101,6 +102,7 @@ class Norm(Strict):
     """A norm over the sharded width: its statistics are all-reduced."""
 
     kind: Literal["rms", "layer"]
+    """An RMS norm, or a layer norm, which subtracts the mean."""
     groups: Name | None = None
     """The axis whose units are normalised each on its own (Mamba-2's groups)."""
     gate: Literal["silu", "sigmoid"] | None = None
@@ -111,15 +113,25 @@ class Rule(Strict):
     """How the tensors of one module, or one bare parameter, are cut: a tag and its modifiers."""
 
     column: OnePart | None = None
+    """Cut the output dimension in whole units of the axis."""
     row: OnePart | None = None
+    """Cut the input dimension; partial sums are all-reduced, and rank 0 alone keeps the bias."""
     qkv_head: Parts | None = Field(None, alias="qkv-head")
+    """Cut the output dimension in whole heads; of a fused matrix ([q, kv, kv]), each part on its own."""
     merged: Parts | None = None
+    """Several column-parallel matrices stacked ([ffn, ffn]): each part is cut on its own."""
     vocab: OnePart | None = None
+    """Cut the rows of an embedding or a head, filled up with zeros to a multiple of tp."""
     select: Name | None = None
+    """Tensors whose names carry the unit of this axis: a rank holds those of its own units."""
     once: Literal[True] | None = None
+    """Rank 0 holds the tensor, or gives the module's output, and the others zeros: a sum counts it once."""
     replicated: Shape | None = None
+    """Whole on every rank; an expression, or a list of them, says the shape that the weight has to have."""
     drop: Literal[True] | None = None
+    """On no rank: a subtree that is not served. Merging keeps it."""
     unused: Literal[True] | None = None
+    """On no rank: stored, but no module of the model reads it. Merging keeps it."""
 
     interleaved: Name | None = None
     """The axis whose units are stored one after another, each with its piece of every part."""
@@ -157,6 +169,7 @@ class Rule(Strict):
     reduce_before: Names | None = None
     """The module before which the all-reduce runs."""
     norm: Norm | None = None
+    """The module is a norm over the sharded width: its statistics are all-reduced."""
     runs: Expr | None = None
     """How often the module runs in a forward pass on text alone, where not once."""
 
@@ -228,6 +241,7 @@ class Stack(Strict):
     stack: Names
     """The stored names, with the range and the alternatives in braces."""
     over: Name | None = None
+    """The range whose numbers become rows; without one, alternatives alone are concatenated."""
     flat: bool = False
     """Whether the rows of the range lie one after another along the first dimension, not along a new one."""
     into: Names
@@ -247,6 +261,7 @@ class Split(Strict):
     """A tensor that memory holds as several of one shape, which lie one after another in it."""
 
     split: Name
+    """The stored name."""
     into: Names
     """The parameters' names in memory, alternatives in braces."""
 
@@ -260,7 +275,9 @@ class Rename(Strict):
     """A piece of the stored names that the model spells differently; alternatives go by their order."""
 
     rename: Name
+    """The piece as the checkpoint has it."""
     to: Name
+    """The piece as the model has it."""
 
     @model_validator(mode="after")
     def _in_pairs(self) -> Rename:
@@ -284,8 +301,11 @@ class CacheEntry(Strict):
     """Elements that a rank keeps for each layer's cache."""
 
     when: Expr | None = None
+    """The layers that keep this; all, if unsaid."""
     per_token: Expr | None = None
+    """Elements that one layer keeps on a rank for each token."""
     per_sequence: Expr | None = None
+    """Elements that one layer keeps on a rank for each sequence, whatever its length."""
     window: Expr | None = None
     """Tokens after which a sliding window stops growing."""
 
@@ -300,9 +320,11 @@ class Slice(Strict):
     """A computed value that is cut along an axis, or as a module's weight is."""
 
     axis: Name | None = None
+    """The axis whose units lie along the dimension, once or for each sequence of a batch."""
     like: Names | None = None
     """The template of a module; the value has what the cut dimension of its weight has."""
     dim: int = 0
+    """The dimension that is cut."""
 
     @model_validator(mode="after")
     def _one_measure(self) -> Slice:
@@ -315,16 +337,22 @@ class Runtime(Strict):
     """What a rank's model is told after it is built."""
 
     config: dict[Name, Expr | None] = {}
+    """Values of the model's config as the rank has to see them."""
     attributes: dict[Names, dict[Name, Expr | None] | None] = {}
+    """Attributes of modules, by the modules' names in memory."""
     slice: dict[Names, Slice] = {}
+    """Results of a module's functions, or arguments of its forward, to cut (ALiBi), as MODULE.NAME."""
     buffers: dict[Names, Slice] = {}
+    """Buffers that no file carries, to cut."""
 
 
 class Prefix(Strict):
     """What a checkpoint puts before the names of a spec, or where they begin with `for` in its place."""
 
     stored: str
+    """What the checkpoint's names begin with."""
     for_: str = Field(default="", alias="for")
+    """What the spec's names begin with there; nothing, if unsaid."""
 
     def strip(self, stored: str) -> str | None:
         """The spec's name for a stored one; None where that begins otherwise."""
@@ -358,6 +386,7 @@ class SpecDocument(Strict):
     extends: Annotated[
         tuple[Name, ...], BeforeValidator(_as_list, json_schema_input_type=Name | list[Name])
     ] = ()
+    """Specs whose entries these change or add to; null takes an inherited entry away."""
     prefixes: Annotated[tuple[PrefixOrText, ...], Field(min_length=1)] | None = None
     """What may stand before every name, or replace its beginning; the checkpoint's own is detected."""
     let: dict[Name, Expr | None] = {}
@@ -375,9 +404,11 @@ class SpecDocument(Strict):
     ] = {}
     """Counts of what a name's braces stand for; a pair gives first and end."""
     axes: dict[Name, Axis | None] = {}
+    """What may be cut, in whole units."""
     hidden: Expr | None = None
     """Width of the residual stream: the dimension of a matrix that is not cut."""
     modules: dict[Name, Rules] = {}
+    """A rule for each module or bare parameter, by its name in the checkpoint; null takes an inherited one away."""
     one_of: dict[Name, dict[Name, dict[Name, Rules]]] = {}
     """Groups of rules for checkpoints published in several forms; exactly one form matches."""
     ignore: tuple[Name, ...] = ()
@@ -385,7 +416,9 @@ class SpecDocument(Strict):
     memory: tuple[Stack | Split | Rename, ...] = ()
     """Where names in memory differ from the stored ones; the bases' entries come after."""
     cache: tuple[CacheEntry, ...] | None = None
+    """What a rank keeps while it decodes."""
     runtime: Runtime = Runtime()
+    """What a rank's model is told after it is built."""
 
     tiny: dict[Name, Any] = {}
     """Config values for a small model of this architecture, for proofs."""
@@ -394,12 +427,7 @@ class SpecDocument(Strict):
     model_class: Literal["text", "whole"] | None = Field(None, alias="class")
     """Whether the runtime builds the text model alone."""
     attention: Literal["eager", "sdpa"] | None = None
+    """The attention code to run, where the usual one does not serve."""
     decode: Literal["cache", "own_cache", "cache_params", "full_ids", "none"] | None = None
     """How the model decodes, where it does not give back the usual cache: it is handed one (own_cache), has
     another name for it, or reads all tokens again."""
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of a spec file."""
-    schema = SpecDocument.model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "tpspec spec"}

@@ -168,6 +168,11 @@ def test_specs_are_listed_and_shown(tpspec: Callable[..., Any]) -> None:
 
 def test_the_schema_accepts_what_the_language_accepts(tpspec: Callable[..., Any]) -> None:
     schema = json.loads(tpspec("schema").out)
+    tables = [schema, *schema["$defs"].values()]
+    silent = [
+        name for table in tables for name, key in table["properties"].items() if not key.get("description")
+    ]
+    assert silent == []
     assert schema["additionalProperties"] is False
     assert {"column", "row", "qkv-head", "merged", "vocab", "replicated"} <= schema["$defs"]["Rule"][
         "properties"
