@@ -10,6 +10,7 @@ from typing import Any
 from tpspec.checkpoint import Checkpoint, Directory, Folder, is_presharded, load
 from tpspec.config import CONFIG, parse_config, read_config
 from tpspec.errors import TpspecError
+from tpspec.file_names import STATE
 from tpspec.weight_files import may_hold_weights
 
 ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[^\s@]+))?", re.ASCII)
@@ -44,6 +45,9 @@ def locate(text: str) -> Located:
     """
     path = Path(text)
     if text and path.is_dir():
+        if (path / STATE).is_dir():
+            remedy = f"give the command again that was writing it, or remove {text}"
+            raise TpspecError(f"{text} is an unfinished conversion", remedy=remedy)
         return _open_presharded(text, path) if is_presharded(path) else _open(text, Directory(path))
     if text and path.exists():
         return _open_config(text, path)

@@ -408,7 +408,7 @@ class SpecDocument(Strict):
     hidden: Expr | None = None
     """Width of the residual stream: the dimension of a matrix that is not cut."""
     modules: dict[Name, Rules] = {}
-    """A rule for each module or bare parameter, by its name in the checkpoint; null takes an inherited one away."""
+    """A rule for each module or bare parameter, by its stored name; null takes an inherited one away."""
     one_of: dict[Name, dict[Name, dict[Name, Rules]]] = {}
     """Groups of rules for checkpoints published in several forms; exactly one form matches."""
     ignore: tuple[Name, ...] = ()

@@ -222,7 +222,7 @@ def test_quantized_directories_are_refused(tpspec: Tpspec, tmp_path: Path):
 
 @contextmanager
 def decoding(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A command that would decode for long, once its first text is there; its other processes: server, ranks."""
+    """A command that would decode for long, once its first text is there, and its processes: server, ranks."""
     (tmp_path / "prompts.txt").write_text(f"{ONCE}\n" * 500)
     command = [sys.executable, "-m", "tpspec", "run", str(sharded(2)), "--prompt-file", "prompts.txt"]
     options = ["--batch-size", "1", "--max-new-tokens", "400"]

@@ -184,3 +184,10 @@ def test_a_pre_sharded_directory_stands_for_its_source(tpspec: Callable[..., Any
     shown = tpspec("show", tmp_path / "tp4", "--tp", "2").out
     assert shown == tpspec("show", STORIES, "--tp", "2").out
     assert "valid tp: 1, 2, 4" in tpspec("validate", tmp_path / "tp4").out
+
+
+def test_an_unfinished_conversion_is_called_that(tpspec: Callable[..., Any], tmp_path: Path) -> None:
+    assert tpspec("convert", STORIES, tmp_path / "tp4", "--tp", "4", "--ranks", "0").status == 0
+    ran = tpspec("validate", tmp_path / "tp4")
+    assert ran.status == 1
+    assert "is an unfinished conversion" in ran.err
