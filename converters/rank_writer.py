@@ -14,7 +14,7 @@ from tpspec.converters.journal import Journal
 from tpspec.converters.sinks import Bytes, OutputFile, scatter
 from tpspec.converters.targets import Visit
 
-AHEAD = 2
+AHEAD = 4
 """Steps that may wait to be made durable while writing goes on."""
 
 
