@@ -66,8 +66,8 @@ class Variant:
         return _open(self)
 
 
-LEGACY = {"RefinedWeb", "RefinedWebModel", "phi4mm"}
-"""Model types of old published configs, which transformers does not have."""
+LEGACY = {"RefinedWeb", "RefinedWebModel", "kimi_k2", "phi4mm"}
+"""Model types of published configs that transformers does not have."""
 SPEC_NAMES = tuple(path.stem for path in sorted(BUILT_IN.glob("*.yaml")))
 
 _OLD_BUFFERS = {f"h.{layer}.attn.{name}": (1, 1) for layer in range(2) for name in ("bias", "masked_bias")}

@@ -8,12 +8,13 @@ import pytest
 
 from tpspec.cache import cache_size
 from tpspec.config import read_config
+from tpspec.errors import TpspecError
 from tpspec.resolution import Resolution
 from tpspec.resolve import choose_spec, resolve
 
 CONFIGS = Path(__file__).parents[1] / "fixtures" / "configs"
 
-TO_32, TO_64, TO_128 = (tuple(2**n for n in range(top + 1)) for top in (5, 6, 7))
+TO_8, TO_16, TO_32, TO_64, TO_128 = (tuple(2**n for n in range(top + 1)) for top in (3, 4, 5, 6, 7))
 VALID = {
     "Meta-Llama-3-70B": TO_64,
     "Meta-Llama-3-8B": TO_32,
@@ -41,7 +42,51 @@ VALID = {
     "OLMoE-1B-7B-0924": (1, 2, 4, 8, 16),
     "MiniMax-M2": (1, 2, 4, 8, 16, 24, 48),
     "dbrx-base": (1, 2, 4, 8, 16, 24, 48),
+    "ERNIE-4.5-300B-A47B": TO_64,
+    "Falcon-H1-7B": (1, 2, 4, 6, 12),
+    "GLM-4-9B-0414": TO_32,
+    "GLM-4.6": (1, 2, 4, 8, 16, 24, 32, 48, 96),
+    "Hunyuan-7B-Instruct": TO_32,
+    "Jamba-v0.1": TO_32,
+    "Kimi-K2-Instruct": TO_16,  # 64 heads, but 2048 columns of an expert in blocks of 128
+    "Llama-3.1-405B": TO_128,
+    "Llama-3.1-8B": TO_32,
+    "Llama-3.2-1B": TO_32,
+    "Llama-4-Maverick-17B-128E-Instruct": TO_8,  # 40 heads
+    "MiniCPM3-4B": (1, 2, 4, 5, 8, 10, 20, 40),
+    "Mistral-Nemo-Base-2407": TO_32,
+    "Mistral-Small-24B-Base-2501": TO_32,
+    "Mixtral-8x22B-v0.1": TO_16,  # 48 heads
+    "OLMo-2-1124-13B": TO_8,  # 40 heads
+    "Phi-3.5-MoE-instruct": TO_32,
+    "Qwen2.5-0.5B": (1, 2),  # 14 heads, 2 KV heads
+    "Qwen2.5-32B": TO_8,  # 40 heads
+    "Qwen2.5-72B": TO_64,
+    "Qwen3-235B-A22B": TO_64,
+    "Qwen3-8B": TO_32,
+    "Qwen3-Next-80B-A3B": TO_16,
+    "SmolLM3-3B": TO_16,
+    "Yi-34B": TO_8,  # 56 heads
+    "bloom-7b1": TO_32,
+    "c4ai-command-r-v01": TO_64,
+    "c4ai-command-r7b-12-2024": TO_32,
+    "falcon-180B": (1, 2, 4, 8, 232),  # 232 = 8 × 29 heads
+    "falcon-mamba-7b": tuple(2**n for n in range(13)),  # 8192 channels
+    "gemma-2b": TO_8,
+    "gemma-3-27b-it": TO_32,
+    "gpt-j-6b": TO_16,
+    "granite-3.3-8b-instruct": TO_32,
+    "granite-4.0-h-tiny": (1, 2, 4),  # 12 heads, 512 = 2^9 columns of an expert
+    "jetmoe-8b": TO_16,
+    "mpt-30b-chat": TO_64,
+    "opt-350m": TO_16,
+    "opt-66b": (1, 2, 3, 4, 6, 8, 9, 12, 18, 24, 36, 72),
+    "phi-2": TO_32,
+    "phi-4": (1, 2, 5, 10, 20, 40),  # 10 KV heads
+    "stablelm-2-12b": TO_32,
+    "starcoder2-15b": (1, 2, 4, 8, 12, 16, 24, 48),
 }
+REFUSED = {"gpt-oss-120b": "no format describes checkpoints quantized by 'mxfp4'"}
 
 
 def published(name: str) -> Resolution:
@@ -62,8 +107,57 @@ def test_a_published_config_fits_its_spec_and_these_tp_sizes(name):
     assert resolution.valid_tp == VALID[name]
 
 
+@pytest.mark.parametrize("name", VALID)
+def test_the_next_tp_size_after_the_valid_ones_names_a_module_and_a_remainder(name):
+    tp = next(tp for tp in range(2, 8193) if tp not in VALID[name])
+    found = published(name).misfits(tp)
+    assert found
+    for misfit in found:
+        dividend, divisor = (int(number) for number in misfit.numbers.split(" = ")[0].split(" % "))
+        assert misfit.numbers == f"{dividend} % {divisor} = {dividend % divisor}"
+        assert dividend % divisor
+        assert tp in (dividend, divisor)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_published_quantization_without_a_format_is_refused(name):
+    with pytest.raises(TpspecError) as refusal:
+        published(name)
+    assert REFUSED[name] in str(refusal.value)
+    assert "dequantize" in (refusal.value.remedy or "")
+
+
 def test_every_fixture_is_judged():
-    assert {path.stem for path in CONFIGS.glob("*.json")} == set(VALID)
+    assert {path.stem for path in CONFIGS.glob("*.json")} == {*VALID, *REFUSED}
+
+
+def test_kimi_k2_is_deepseek_v3_by_another_name_and_with_fewer_heads():
+    kimi = published("Kimi-K2-Instruct")
+    assert kimi.spec.name == "deepseek_v3"
+    assert kimi.ranges["expert"] == range(384)
+    assert broken("Kimi-K2-Instruct", 128)["layers.0-60.self_attn.q_b_proj"] == (
+        "qkv-head q, num_attention_heads = 64: 64 % 128 = 64"
+    )
+
+
+def test_falcon_mamba_counts_the_channels_that_it_has_and_not_expand():
+    assert published("falcon-mamba-7b").config["expand"] * 4096 == 65536
+    assert set(broken("falcon-mamba-7b", 3).values()) == {
+        f"{tag}, intermediate_size = 8192: 8192 % 3 = 2"
+        for tag in ("merged channel+channel", "column channel", "row channel")
+    }
+
+
+def test_ernie_300b_has_no_shared_experts():
+    shared = published("ERNIE-4.5-300B-A47B").shared
+    assert not any("shared_experts" in str(item.placed.pattern) for item in shared)
+    assert any("mlp.experts" in str(item.placed.pattern) for item in shared)
+
+
+def test_jetmoe_is_read_in_the_spelling_of_its_first_release():
+    assert broken("jetmoe-8b", 3)["model.layers.0-23.mlp.input_linear.weight"] == (
+        "merged ffn+ffn, intermediate_size = 5632: 5632 % 3 = 1"
+    )
 
 
 def test_deepseek_v3_names_what_a_head_an_expert_or_an_fp8_block_forbids():
