@@ -12,7 +12,7 @@ from tpspec.runtime.comparing import sample_ids
 
 
 def reads_its_block_s_input(model: PreTrainedModel) -> dict[str, bool]:
-    """Module with a matrix → whether its input is that of the block around it, for one forward pass.
+    """Module with a weight → whether its input is that of the block around it, for one forward pass.
 
     Of two matrices as wide as the residual stream on both sides, the column-parallel one reads the
     block's input and the row-parallel one what was made of it.
@@ -30,10 +30,10 @@ def reads_its_block_s_input(model: PreTrainedModel) -> dict[str, bool]:
     finally:
         for handle in handles:
             handle.remove()
-    matrices = {name for name, module in model.named_modules() if _has_matrix(module)}
+    weighted = {name for name, module in model.named_modules() if _has_weight(module)}
     return {
         name: seen[name].data_ptr() == seen[block].data_ptr()
-        for name in matrices & seen.keys()
+        for name in weighted & seen.keys()
         if (block := name.rpartition(".")[0]) in seen
     }
 
@@ -48,6 +48,6 @@ def _noting(name: str, seen: dict[str, Tensor]) -> Any:
     return hook
 
 
-def _has_matrix(module: nn.Module) -> bool:
+def _has_weight(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() == 2 and not isinstance(module, nn.Embedding)
+    return isinstance(weight, Tensor) and weight.dim() in (1, 2) and not isinstance(module, nn.Embedding)

@@ -23,6 +23,8 @@ from tpspec.runtime.stored_names import memory_entries
 from tpspec.runtime.tiny import SEED, UNBUILDABLE, randomize, tiny_config
 
 MAX_PARAMETERS = 50_000_000
+MIN_WIDTH = 16
+WIDTHS = range(136, 4096, 16)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,15 @@ def observe(model_type: str, config: Mapping[str, Any] | None = None) -> Evidenc
         first = _built(model_type, values, Path(scratch))
         if isinstance(first, Exception):
             raise TpspecError(f"no small model of '{model_type}' can be built: {first}")
+        widths = _unnamed_widths(model_type, first, defaults, values)
+        if widths:
+            values |= widths
+            first = _built(model_type, values, Path(scratch))
+            assert not isinstance(first, Exception)
         memory = memory_entries(first.model, Path(scratch))
     probed = {
         key: model
-        for key, changed in probes(values)
+        for key, changed in probes(values, tuple(widths))
         if not isinstance(model := _probe(model_type, changed), Exception)
     }
     sized = [model for key, model in probed.items() if not isinstance(values[key], bool)]
@@ -72,6 +79,7 @@ def observe(model_type: str, config: Mapping[str, Any] | None = None) -> Evidenc
         memory=tuple(memory),
         switches=_switches(first.observation, probed, stored),
         tiny=values,
+        widths=tuple(widths),
     )
 
 
@@ -91,6 +99,35 @@ def _plain(config: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any
 def _probe(model_type: str, values: Mapping[str, Any]) -> Small | Exception:
     with tempfile.TemporaryDirectory(prefix="tpspec-init-") as scratch:
         return _built(model_type, values, Path(scratch))
+
+
+def _unnamed_widths(
+    model_type: str, first: Small, defaults: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, int]:
+    """The width of an MLP under a name of its own: key → a small value, if the model can be built with it.
+
+    It is what moves a matrix out of the residual stream and one back into it.
+    """
+    widths: dict[str, int] = {}
+    shapes, hidden = first.observation.shapes, values.get(roles_of(values).get("hidden", ""))
+    for key, default in defaults.items():
+        if key in values or type(default) is not int or default < MIN_WIDTH:
+            continue
+        small = next(size for size in WIDTHS if size != default and size not in widths.values())
+        model = _probe(model_type, {**values, **widths, key: small})
+        if isinstance(model, Exception):
+            continue
+        moved = {
+            dimension
+            for name, shape in model.observation.shapes.items()
+            if len(shape) == 2 and len(shapes.get(name, ())) == 2
+            for dimension in (0, 1)
+            if shape[dimension] * default == shapes[name][dimension] * small
+            and shape[1 - dimension] == shapes[name][1 - dimension] == hidden
+        }
+        if moved == {0, 1}:
+            widths[key] = small
+    return widths
 
 
 def _built(model_type: str, values: Mapping[str, Any], folder: Path) -> Small | Exception:

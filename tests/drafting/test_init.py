@@ -14,15 +14,18 @@ from click.testing import CliRunner
 
 from tpspec.cli.app import app
 from tpspec.drafting.document import draft
+from tpspec.drafting.evidence import Evidence, Observation
 from tpspec.drafting.relatives import Relative, nearest
 from tpspec.errors import TpspecError
 from tpspec.hub import locate
 from tpspec.language.registry import spec_from_file
 from tpspec.resolve import resolve
 from tpspec.runtime.drafting import observe
+from tpspec.runtime.model_code import register_code
 from tpspec.runtime.prove import prove, tiny_subject
 
 PLAIN = ["llama", "qwen2", "qwen3", "gpt_neox", "phi3", "mixtral", "starcoder2", "olmo2", "opt"]
+EXAMPLE = Path(__file__).parents[2] / "docs" / "example" / "modeling_tern.py"
 STORIES = Path(__file__).parents[1] / "models" / "stories260k"
 WITHOUT_TORCH = """
 import sys
@@ -66,6 +69,39 @@ def test_sizes_are_told_apart_by_what_they_move_with() -> None:
     olmo, qwen = drafted("olmo2"), drafted("qwen3")
     assert "self_attn.q_norm: {column: q, norm: {kind: rms}}" in " ".join(olmo.split())
     assert "self_attn.{k_norm,q_norm}: {replicated: head_dim}" in " ".join(qwen.split())
+
+
+@pytest.mark.parametrize("width", ["d_inner", "ffn_hidden", "hidden_dim"])
+def test_widths_and_norms_of_any_name_are_found(width: str, tmp_path: Path) -> None:
+    """An MLP's width moves what leaves the residual stream; a norm within attention is not of its input."""
+    code, path = tmp_path / f"modeling_{width}.py", tmp_path / f"{width}.yaml"
+    names = {"ffn_dim": width, '"tern"': f'"tern_{width}"', "q_norm": "normalizer"}
+    no_head_dim = {
+        "        head_dim: int = 64,\n": "",
+        "        self.head_dim = head_dim\n": "",
+        "config.head_dim": "config.hidden_size // config.num_heads",
+    }
+    text = EXAMPLE.read_text()
+    for old, new in (names | no_head_dim).items():
+        text = text.replace(old, new)
+    code.write_text(text)
+    register_code(code)
+    found = draft(observe(f"tern_{width}"), width)
+    assert f"ffn: {{units: {width}}}" in found
+    assert "{row: ffn, bias: false}" in found
+    guess = "# guessed: a norm over the whole width, by its place blocks.{layer}.mixer.normalizer: "
+    assert f"{guess}{{column: q, norm: {{kind: rms}}}}" in " ".join(found.split())
+    path.write_text(found.replace("[q, kv, kv]", "[kv, q, kv]"))
+    with tiny_subject(spec_from_file(path), path) as subject:
+        assert prove(subject, 2).failure == ""
+
+
+def test_a_matrix_of_unexplained_size_is_marked_where_it_stays_whole() -> None:
+    shapes = {"blocks.0.mix.weight": (10, 12), "tokens.weight": (102, 64)}
+    seen = Evidence("plum", (Observation({"hidden_size": 64, "vocab_size": 102}, shapes),))
+    lines = draft(seen, "plum").splitlines()
+    (whole,) = [i for i, line in enumerate(lines) if "blocks.{layer}.mix" in line]
+    assert lines[whole - 1] == "  # guessed: replicated; nothing in the config that init knows moves it"
 
 
 def test_defaults_are_those_of_the_config_class() -> None:

@@ -63,7 +63,8 @@ class Evidence:
     The first observation is what the draft describes; the others have one config value changed.
     `reads` says of a module whether its input is its block's own (a row-parallel one's is not),
     `plan` what transformers' tensor parallel plan calls it, `kinds` its class, `attributes` the
-    numbers that a block carries, in each observation.
+    numbers that a block carries, in each observation; `widths` are keys that give an MLP's width
+    though their names do not say so.
     """
 
     model_type: str
@@ -77,6 +78,7 @@ class Evidence:
     memory: tuple[Mapping[str, str], ...] = ()
     switches: Mapping[str, str] = field(default_factory=dict)
     tiny: Mapping[str, Any] = field(default_factory=dict)
+    widths: tuple[str, ...] = ()
 
     @property
     def first(self) -> Observation:

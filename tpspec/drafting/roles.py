@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -68,12 +68,12 @@ def small_values(config: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def probes(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def probes(values: Mapping[str, Any], widths: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
     """The small values with one size changed at a time, and the key whose size it is."""
     for role, key in roles_of(values).items():
         if role in PROBES:
             yield key, {**values, key: PROBES[role]}
-    for key in ffn_keys(values):
+    for key in (*ffn_keys(values), *widths):
         yield key, {**values, key: values[key] + 32}
     for key, value in values.items():
         if isinstance(value, bool):

@@ -35,9 +35,20 @@ def draft_rules(evidence: Evidence, sizes: Sizes) -> list[Drafted]:
             observation.shapes.get(name, evidence.first.shapes[name]) for observation in evidence.observations
         ]
     drafter = _Drafter(evidence, sizes)
-    drafted = [drafter.draft(module, parameters) for module, parameters in modules.items()]
+    matrices_first = sorted(modules, key=lambda module: _is_vector(modules[module]))
+    found = {module: drafter.draft(module, modules[module]) for module in matrices_first}
+    drafted = [found[module] for module in modules]
     embeddings = {module for module, kind in evidence.kinds.items() if kind.endswith("Embedding")}
     return sorted(_paired(_tied(drafted, embeddings)), key=partial(_order, embeddings=embeddings))
+
+
+def _shapes(parameters: dict[str, list[Shape]]) -> list[Shape]:
+    """The shapes that a module's rule is drafted from."""
+    return parameters.get("weight") or parameters.get("") or parameters["bias"]
+
+
+def _is_vector(parameters: dict[str, list[Shape]]) -> bool:
+    return len(_shapes(parameters)[0]) == 1
 
 
 def _paired(drafted: list[Drafted]) -> list[Drafted]:
@@ -83,9 +94,10 @@ class _Drafter:
     def __init__(self, evidence: Evidence, sizes: Sizes) -> None:
         self.evidence = evidence
         self.sizes = sizes
+        self.cut: set[tuple[str, str]] = set()  # blocks, and the axes that cut matrices in them
 
     def draft(self, module: str, parameters: dict[str, list[Shape]]) -> Drafted:
-        shapes = parameters.get("weight") or parameters.get("") or parameters["bias"]
+        shapes = _shapes(parameters)
         dimensions = [self.sizes.explain(sizes) for sizes in zip(*shapes, strict=True)]
         leaf = module.rpartition(".")[2]
         if len(shapes[0]) == 1:
@@ -94,6 +106,7 @@ class _Drafter:
             drafted = self._stacked(module, dimensions)
         elif len(shapes[0]) >= 2:
             drafted = self._matrix(module, leaf, dimensions)
+            self.cut |= {(module.rpartition(".")[0], axis) for axis in pieces([drafted])}
         else:
             drafted = Drafted(module, {"replicated": True})
         return self._completed(drafted, parameters)
@@ -121,8 +134,9 @@ class _Drafter:
             (size for size in found if size.parts and len(size.parts) == 1 and size.axis != "vocab"), None
         )
         plain = next((size for size in found if not size.parts), None)
+        named = habits.WHOLE_WIDTH_NORM.search(module)
         whole_width = (
-            cut and habits.WHOLE_WIDTH_NORM.search(module) and plain and plain.text == self.sizes.hidden
+            cut and plain and plain.text == self.sizes.hidden and (named or self._inside(module, cut.axis))
         )
         if plain and not whole_width:
             return Drafted(module, {"replicated": plain.text})
@@ -136,8 +150,15 @@ class _Drafter:
             if "LayerNorm" in self.evidence.kinds.get(module, "") and "RMS" not in self.evidence.kinds[module]
             else "rms"
         )
-        guess = f"a norm over the whole width, by its {'name' if whole_width else 'size'}"
+        known = "size" if not whole_width else "name" if named else "place"
+        guess = f"a norm over the whole width, by its {known}"
         return Drafted(module, {"column": axis, "norm": {"kind": kind}}, (guess,))
+
+    def _inside(self, module: str, axis: str) -> bool:
+        """Whether a norm is of what an attention's matrices made, not of the input that they share."""
+        block = module.rpartition(".")[0]
+        apart = self.evidence.reads.get(module) is False and habits.ATTENTION.search(block)
+        return bool(apart) and (block, axis) in self.cut
 
     def _matrix(self, module: str, leaf: str, dimensions: Sequence[list[Size]]) -> Drafted:
         in_out = self.evidence.kinds.get(module) == "Conv1D"
@@ -161,7 +182,10 @@ class _Drafter:
             rule = {"row": into.axis} | _width(into) | layout | self._reduced_at(module)
             return Drafted(module, rule | ({} if narrow_out else _other("out", outs)), why)
         shape = [_plain(side) for side in dimensions]
-        return Drafted(module, {"replicated": shape if all(shape) else True}, why)
+        if all(shape) or self.evidence.kinds.get(module, "").endswith("Embedding"):
+            return Drafted(module, {"replicated": shape if all(shape) else True}, why)
+        unknown = "replicated; nothing in the config that init knows moves it"
+        return Drafted(module, {"replicated": True}, (*why, unknown))
 
     def _column(self, module: str, out: Size, more: dict[str, Any], why: tuple[str, ...]) -> Drafted:
         axes = [{"axis": axis, "width": width} if axis == "replicated" else axis for axis, width in out.parts]

@@ -32,7 +32,11 @@ class Sizes:
         self.configs = [observation.config for observation in evidence.observations]
         self.roles = roles_of(config)
         self.has_head_dim = isinstance(config.get(self.roles.get("head_dim", "")), int)
-        self.ffn = {axis: key for axis, key in _ffn_axes(config) if isinstance(config.get(key), int)}
+        self.ffn = {
+            axis: key
+            for axis, key in _ffn_axes([*ffn_keys(config), *evidence.widths])
+            if isinstance(config.get(key), int)
+        }
         if not self.ffn and "hidden" in self.roles:
             self.ffn = {"ffn": f"4 * {self.roles['hidden']}"}
 
@@ -139,7 +143,7 @@ def _each(operation: Any, left: Sequence[int], right: Sequence[int]) -> tuple[in
     return tuple(operation(a, b) if b else 0 for a, b in zip(left, right, strict=True))
 
 
-def _ffn_axes(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _ffn_axes(keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Axis name → key, for each width of an MLP."""
-    for i, key in enumerate(ffn_keys(config)):
+    for i, key in enumerate(keys):
         yield ("ffn" if i == 0 else key.removesuffix("_intermediate_size").removesuffix("_size")), key
