@@ -43,4 +43,6 @@ def differ(peer: int, theirs: object, rank: int, ours: object) -> TpspecError:
 
 def of_rank(rank: int, error: TpspecError) -> TpspecError:
     """A rank's error as the launcher raises it."""
-    return type(error)(f"rank {rank}: {error.message}", error.findings, error.remedy)
+    named = error.message.startswith(f"rank {rank} ")
+    message = error.message if named else f"rank {rank}: {error.message}"
+    return type(error)(message, error.findings, error.remedy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,11 @@ from tpspec.scope import flatten
 if TYPE_CHECKING:
     from tpspec.runtime.collectives import Collectives
     from tpspec.runtime.rank_model import RankModel
+
+
+HASHED_FIRST = 2 << 30
+"""Bytes of rank files that are hashed in well under a second."""
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class Loading:
 
     def open(self) -> Presharded:
         """The directory, before a rank starts. Raises TpspecError where the runtime cannot run it."""
+        if self.dtype not in (None, *DTYPES):
+            raise TpspecError(f"there is no dtype '{self.dtype}' to load as; there are {', '.join(DTYPES)}")
         presharded = Presharded.open(self.directory)
         quantization = flatten(presharded.config).get("quantization_config")
         if quantization:
@@ -68,15 +75,17 @@ class Loading:
         )
 
 
-def check_rank_files(presharded: Presharded) -> None:
-    """Looks at every rank's file, but not at its hash, before ranks start on this machine.
+def check_rank_files(loading: Loading, presharded: Presharded) -> Loading:
+    """Looks at every rank's file before ranks start on this machine; returns what is left for them to do.
 
-    Raises TpspecError with what is wrong with all of them.
+    Small files are hashed here and now, so that a fault shows before torch is imported; large ones
+    by the ranks, all at once. Raises TpspecError with what is wrong with all of them.
     """
+    hashes = loading.verify and sum(record.size for record in presharded.manifest.ranks) <= HASHED_FIRST
     faulty: dict[int, TpspecError] = {}
     for rank in range(presharded.tp):
         try:
-            presharded.check_rank(rank, presharded.tp, hashes=False)
+            presharded.check_rank(rank, presharded.tp, hashes=hashes)
         except TpspecError as error:
             faulty[rank] = error
     if faulty:
@@ -84,6 +93,7 @@ def check_rank_files(presharded: Presharded) -> None:
         findings = [finding for error in faulty.values() for finding in error.findings]
         remedies = dict.fromkeys(error.remedy for error in faulty.values())
         raise TpspecError(f"{ranks} cannot be loaded", findings, remedy="\n  → ".join(remedies))
+    return replace(loading, verify=loading.verify and not hashes)
 
 
 def modules_to_preload(presharded: Presharded) -> list[str]:

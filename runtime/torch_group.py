@@ -61,7 +61,8 @@ class TorchGroup:
         except RuntimeError as error:
             call = Call(kind, site, tensor.dtype, tensor.shape)
             raise RankLost(
-                f"another rank was lost: rank {self.rank} was in {call} ({_reason(error)})"
+                f"another rank was lost: rank {self.rank} was in {call}",
+                remedy="see that rank's own message, or which one torchrun says has failed",
             ) from error
 
 

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from tpspec.cli.arguments import code_option, json_option, spec_option, tp_list
+from tpspec.errors import TpspecError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tpspec.language.spec import Spec
+    from tpspec.layout import Layout
     from tpspec.runtime.prove import Proof, Subject
 
 USUAL = (2, 4, 8)
+MUCH = 0.2
+"""Fraction of a model that is worth a note where no rank's share of it is smaller."""
 EPILOG = """\b
 Examples:
   tpspec prove mixtral
@@ -62,17 +66,23 @@ def command(
             proofs.append(prove(subject, size))
             if not as_json:
                 _print(spec.name, proofs[-1])
+        if proofs and not as_json and all(proof.holds for proof in proofs):
+            _note_whole(subject.resolution.layout(proofs[-1].tp))
     if as_json:
         click.echo(json.dumps({"spec": spec.name, "proofs": [proof.as_json() for proof in proofs]}, indent=2))
     ctx.exit(0 if all(proof.holds for proof in proofs) else 1)
 
 
 def _spec_of(what: str, spec_file: Path | None) -> tuple[Spec, Path | None]:
+    from tpspec.checkpoint import is_presharded
     from tpspec.hub import locate
     from tpspec.language import registry
     from tpspec.resolve import choose_spec
 
     if Path(what).is_dir():
+        if is_presharded(Path(what)):
+            remedy = f"give the checkpoint itself; tpspec merge {what} DIR rebuilds it"
+            raise TpspecError(f"{what} is cut already, and a proof begins with a whole model", remedy=remedy)
         return choose_spec(locate(what).config, spec_file), spec_file
     if Path(what).suffix in (".yaml", ".yml"):
         return registry.spec_from_file(Path(what)), Path(what)
@@ -85,6 +95,16 @@ def _subject(what: str, spec: Spec, path: Path | None) -> AbstractContextManager
     if Path(what).is_dir():
         return nullcontext(checkpoint_subject(Path(what), spec, path))
     return tiny_subject(spec, path)
+
+
+def _note_whole(layout: Layout) -> None:
+    """Says so where a proof holds because much of the model is on every rank."""
+    from tpspec.report import compact_names
+    from tpspec.runtime.prove import held_whole
+
+    share, names = held_whole(layout)
+    if share > MUCH:
+        click.echo(f"note: {share:.0%} of the weights are whole on every rank: {', '.join(names)}")
 
 
 def _print(name: str, proof: Proof) -> None:

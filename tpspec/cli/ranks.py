@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
@@ -93,15 +94,16 @@ def run_ranks(
             raise click.UsageError(
                 f"under torchrun the ranks are its own: --collectives {choice} starts others"
             )
-        presharded.check_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), hashes=False)
-        return _join(loading, target, arguments, on_message)
+        # Before torch is imported and the group met: a rank that cannot start says so at once.
+        presharded.check_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), hashes=loading.verify)
+        return _join(replace(loading, verify=False), target, arguments, on_message)
     kind: Kind = "shared" if choice == "auto" else choice
     if loading.device != "cpu" and kind != "threads" and presharded.tp > 1:
         raise TpspecError(
             "ranks on several GPUs meet over NCCL, which torchrun sets up",
             remedy=f"start it as: torchrun --nproc-per-node {presharded.tp} -m tpspec …",
         )
-    check_rank_files(presharded)
+    loading = check_rank_files(loading, presharded)
     if kind == "threads":
         import torch
 

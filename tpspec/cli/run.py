@@ -14,6 +14,7 @@ import click
 from tpspec.cli.arguments import json_option
 from tpspec.cli.ranks import Choice, Ran, loading_options, run_ranks
 from tpspec.cli.texts import Texts
+from tpspec.errors import TpspecError
 
 if TYPE_CHECKING:
     from tpspec.runtime.complete import Outcome
@@ -82,7 +83,7 @@ def command(
     from tpspec.runtime.request import Request, Sampling
 
     started = monotonic()
-    lines = [line.rstrip("\n") for line in prompt_file or () if line.strip()]
+    lines = _lines(prompt_file)
     if not (prompts or lines):
         raise click.UsageError("give --prompt or --prompt-file")
     if temperature is None:
@@ -101,6 +102,14 @@ def command(
         _print_trace(ran.result)
     if not quiet:
         _print_speed(request, ran, first)
+
+
+def _lines(prompt_file: TextIO | None) -> list[str]:
+    try:
+        return [line.rstrip("\n") for line in prompt_file or () if line.strip()]
+    except UnicodeDecodeError as error:
+        name = getattr(prompt_file, "name", "the prompt file")
+        raise TpspecError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _heads(prompts: Sequence[str], *, chat: bool, quiet: bool) -> list[str]:

@@ -161,7 +161,7 @@ def test_a_file_that_is_not_whole_is_found_before_ranks_start(
 def test_an_edited_file_stops_every_rank(tmp_path: Path):
     ran = started(damaged(tmp_path, "edited"), "--prompt", ONCE)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith("error: rank 1: rank 1 cannot be loaded\n")
+    assert ran.stderr.startswith("error: rank 1 cannot be loaded\n")
     assert "model-rank-00001-of-00002.safetensors: has the hash" in ran.stderr
 
 
@@ -210,6 +210,19 @@ def test_what_cannot_be_asked_is_said(tpspec: Tpspec, options: tuple[str, ...], 
     assert re.search(words, ran.err)
 
 
+def test_a_prompt_file_that_is_not_text_is_named(tpspec: Tpspec, tmp_path: Path):
+    (tmp_path / "prompts.txt").write_bytes(b"\xff\xfe bad\n")
+    ran = tpspec("run", sharded(2), "--prompt-file", tmp_path / "prompts.txt")
+    assert ran.status == 1
+    assert "prompts.txt is not UTF-8 text: invalid start byte at byte 0" in ran.err
+
+
+def test_a_proof_begins_with_a_whole_model(tpspec: Tpspec):
+    ran = tpspec("prove", sharded(2), "--tp", "2")
+    assert ran.status == 1
+    assert "is cut already" in ran.err
+
+
 def test_quantized_directories_are_refused(tpspec: Tpspec, tmp_path: Path):
     out = shutil.copytree(sharded(2), tmp_path / "quantized")
     config = json.loads((out / "config.json").read_text())
@@ -222,7 +235,7 @@ def test_quantized_directories_are_refused(tpspec: Tpspec, tmp_path: Path):
 
 @contextmanager
 def decoding(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A command that would decode for long, once its first text is there, and its processes: server, ranks."""
+    """A command that would decode for long, once its first text is there, and its server and ranks."""
     (tmp_path / "prompts.txt").write_text(f"{ONCE}\n" * 500)
     command = [sys.executable, "-m", "tpspec", "run", str(sharded(2)), "--prompt-file", "prompts.txt"]
     options = ["--batch-size", "1", "--max-new-tokens", "400"]
