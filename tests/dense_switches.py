@@ -106,7 +106,9 @@ DENSE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "phi4_multimodal": {
         "adapters": {
-            "respelled": {f".{name}_proj.": f".{name}_proj.base_layer." for name in ("qkv", "o", "gate_up", "down")},
+            "respelled": {
+                f".{name}_proj.": f".{name}_proj.base_layer." for name in ("qkv", "o", "gate_up", "down")
+            },
             "extra": {
                 f"model.layers.0.{module}_proj.lora_{side}.{kind}.weight": (4, 4)
                 for module in ("self_attn.qkv", "self_attn.o", "mlp.gate_up", "mlp.down")

@@ -173,7 +173,7 @@ CORE = (
     *("llama", "mistral", "qwen2", "qwen3", "phi3", "gpt2", "gpt_neox", "bloom", "falcon", "mixtral"),
     *("qwen3_moe", "olmo2", "gemma2", "deepseek_v3", "gpt_oss", "bamba", "nemotron_h"),
 )
-"""Specs that between them use the whole language; what is slow and shows nothing new elsewhere runs on these."""
+"""Specs that between them use the whole language; what is slow and shows nothing new elsewhere uses these."""
 
 
 def variants_of(spec_name: str) -> tuple[Variant, ...]:
