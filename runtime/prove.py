@@ -5,6 +5,7 @@ This is the one place where the runtime uses the converter: a proof covers both.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -24,11 +25,15 @@ from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.readers import PreshardedReader
 from tpspec.converters.sources import open_source
+from tpspec.drafting.evidence import template_of
+from tpspec.dtypes import nbytes
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
+from tpspec.layout import Layout
 from tpspec.presharded import Presharded
 from tpspec.resolution import Resolution
-from tpspec.resolve import resolve
+from tpspec.resolve import INCOMPLETE, resolve
+from tpspec.rules import OWN_CONFIG
 from tpspec.runtime.collectives import Collectives, Counted
 from tpspec.runtime.comparing import (
     DECODE_STEPS,
@@ -45,6 +50,12 @@ from tpspec.runtime.tiny import tiny_config, tiny_model
 from tpspec.scope import ConfigScope
 
 BOUND = 1e-5
+POSITIONS = re.compile(r"(?:^|[._])(?:pos|position|positions|wpe)(?:[._]|\Z)")
+OF_TINY = {
+    INCOMPLETE: "does the spec name what transformers saves?",
+    OWN_CONFIG: "does the spec give the sizes that the model's code does?",
+}
+"""Remedies for a checkpoint, and what they come to where the checkpoint is prove's own."""
 PASSES = 1 + DECODE_STEPS
 T = TypeVar("T")
 
@@ -97,7 +108,14 @@ def tiny_subject(
         model.save_pretrained(scratch)
         if spec.model_class == "text":
             tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})}).save_pretrained(scratch)
-        yield subject(model, Path(scratch), spec, spec_file)
+        try:
+            made = subject(model, Path(scratch), spec, spec_file)
+        except TpspecError as error:
+            findings = [
+                replace(each, remedy=OF_TINY.get(each.remedy, each.remedy)) for each in error.findings
+            ]
+            raise TpspecError(error.message, findings, error.remedy) from None
+        yield made
 
 
 def checkpoint_subject(directory: Path, spec: Spec, spec_file: Path | None = None) -> Subject:
@@ -187,6 +205,21 @@ def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
             failure = f"rank {number}: {PASSES} passes ran {_text(rank.counted)}, not {_text(expected)}"
     per_pass = Counter({kind: n // PASSES for kind, n in ranks[0].counted.items()})
     return Proof(tp, worst, per_pass, ranks[0].predicted, failure=failure)
+
+
+def held_whole(layout: Layout) -> tuple[float, list[str]]:
+    """What each rank holds of the model's bytes in whole matrices, as a fraction, and of which modules.
+
+    Position embeddings, which are looked up and not multiplied with, do not count.
+    """
+    sizes = {name: nbytes(tensor.dtype, tensor.shape) for name, tensor in layout.tensors.items()}
+    whole = [
+        name
+        for name, tensor in layout.tensors.items()
+        if tensor.rule.startswith("replicated") and len(tensor.shape) > 1 and not POSITIONS.search(name)
+    ]
+    modules = dict.fromkeys(template_of(name)[0].removesuffix(".weight") for name in whole)
+    return sum(sizes[name] for name in whole) / sum(sizes.values()), list(modules)
 
 
 def _not_merged(tp: int) -> Proof:

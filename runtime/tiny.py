@@ -33,6 +33,11 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
             f"{spec.where} has no `tiny` values, so there is no model to prove it with",
             remedy="where transformers has no code for it, it can be used to cut and merge, and not proved",
         )
+    if spec.model_types[0] not in CONFIG_MAPPING:
+        raise TpspecError(
+            f"{spec.where}: transformers has no model type '{spec.model_types[0]}'",
+            remedy="does --code FILE register it?",
+        )
     try:
         config = tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})})
         text = text_model_config(config) if spec.model_class == "text" else config

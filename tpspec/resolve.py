@@ -28,6 +28,7 @@ from tpspec.scope import ConfigScope
 
 MAX_TENSORS = 2**18
 """One rule for more modules than this is a broken config, not a model."""
+INCOMPLETE = "is the checkpoint complete, and config.json its own?"
 
 
 def resolve_layout(checkpoint: Checkpoint, tp: int, spec_file: Path | None = None) -> Layout:
@@ -274,7 +275,7 @@ class _Resolver:
         return (
             "is not in the checkpoint",
             placed.place,
-            "is the checkpoint complete, and config.json its own?",
+            INCOMPLETE,
         )
 
     def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: bool) -> None:

@@ -15,6 +15,8 @@ from tpspec.quantization import Dimension, Format, weight_dimensions
 from tpspec.scope import ConfigScope
 from tpspec.sharing import Sharing
 
+OWN_CONFIG = "is config.json of this checkpoint?"
+
 
 class RuleError(ValueError):
     """A rule does not fit the config or the tensor. `remedy` says what to do."""
@@ -119,7 +121,7 @@ class Rules:
             raise RuleError(
                 f"shape {list(shape)} has {shape[position]} in dimension {position}, but config.json "
                 f"makes it {sharing.size} ({whole} of {rule.described()}{scaled})",
-                "is config.json of this checkpoint?",
+                _other_rule(placed, shape, position, sharing.size) or OWN_CONFIG,
             )
         self._check_others(placed, binding, shape, dimensions, position)
         return sharing
@@ -222,8 +224,23 @@ class Rules:
                 raise RuleError(
                     f"shape {list(shape)} has {shape[other]} in dimension {other}, but config.json makes it "
                     f"{-(-expected // divisor)} ({source})",
-                    "is config.json of this checkpoint?",
+                    OWN_CONFIG,
                 )
+
+
+def _other_rule(placed: PlacedRule, shape: tuple[int, ...], position: int, size: int) -> str:
+    """The rule that would fit a matrix better; empty where none that is known does."""
+    rule = placed.rule
+    if len(shape) != 2 or len(rule.parts) != 1 or rule.tag not in ("column", "row", "qkv-head"):
+        return ""
+    axis, (count, rest) = rule.parts[0].axis, divmod(shape[position], size)
+    if rule.tag != "row" and not rest and count in (2, 3):
+        tag = "merged" if rule.tag == "column" else rule.tag
+        return f"{count} parts? {tag}: [{', '.join([axis] * count)}]"
+    if shape[1 - position] == size:
+        fitting = "column" if rule.tag == "row" else "row"
+        return f"{axis} is in dimension {1 - position}: {{{fitting}: {axis}}}, or another layout?"
+    return ""
 
 
 def _differs(shape: tuple[int, ...], expected: tuple[int, ...], said: tuple[Expression, ...]) -> str:

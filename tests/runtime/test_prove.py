@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from tiny_models import VARIANTS, Variant
 
+from tpspec.cli.app import app
+from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_from_file, spec_named
 from tpspec.runtime.prove import checkpoint_subject, prove, tiny_subject
 
@@ -88,6 +92,40 @@ def test_a_failure_of_the_model_s_code_names_the_module(tmp_path: Path) -> None:
     with tiny_subject(spec_from_file(path), path) as subject:
         proof = prove(subject, 2)
     assert "the forward pass fails at transformer.h.0.self_attention" in proof.failure
+
+
+def test_a_proof_says_which_matrices_are_whole_on_every_rank(tmp_path: Path) -> None:
+    path = tmp_path / "whole.yaml"
+    path.write_text(
+        "spec: 1\narchitecture: whole\nmodel_types: [llama]\nextends: llama\nmodules:\n"
+        "  model.layers.{layer}.mlp.{gate_proj,up_proj}: replicated\n"
+        "  model.layers.{layer}.mlp.down_proj: replicated\n"
+    )
+    result = CliRunner().invoke(app, ["prove", str(path), "--tp", "2"])
+    assert result.exit_code == 0, result.output
+    text = result.output
+    matrices = ", ".join(f"model.layers.{{layer}}.mlp.{name}_proj" for name in ("down", "gate", "up"))
+    said = re.findall(r"^note: (\d+)% of the weights are whole on every rank: (.*)$", text, re.MULTILINE)
+    assert [names for _, names in said] == [matrices]
+    assert "note:" not in CliRunner().invoke(app, ["prove", "llama", "--tp", "2"]).output
+
+
+def test_a_model_type_that_nothing_registers_asks_for_its_code(tmp_path: Path) -> None:
+    path = tmp_path / "plum.yaml"
+    path.write_text("spec: 1\narchitecture: plum\nmodel_types: [plum]\nextends: llama\ntiny: {}\n")
+    with pytest.raises(TpspecError, match=r"no model type 'plum'\n  → does --code FILE register it\?"):
+        tiny_subject(spec_from_file(path), path).__enter__()
+
+
+def test_a_module_that_the_tiny_model_lacks_is_a_question_to_the_spec(tmp_path: Path) -> None:
+    path = tmp_path / "more.yaml"
+    path.write_text(
+        "spec: 1\narchitecture: more\nmodel_types: [llama]\nextends: llama\nmodules:\n"
+        "  model.layers.{layer}.surplus: replicated\n"
+    )
+    with pytest.raises(TpspecError, match="does the spec name what transformers saves") as refused:
+        tiny_subject(spec_from_file(path), path).__enter__()
+    assert "config.json its own" not in str(refused.value)
 
 
 def test_prefill_and_decoding_are_both_compared() -> None:

@@ -111,6 +111,23 @@ def test_shapes_are_held_against_the_config_in_both_dimensions() -> None:
     assert "makes it 40 (hidden_size)" in text
 
 
+@pytest.mark.parametrize(
+    ("module", "shape", "remedy"),
+    [
+        ("mlp.up_proj", (96, 32), "2 parts? merged: [ffn, ffn]"),
+        ("self_attn.q_proj", (96, 32), "3 parts? qkv-head: [q, q, q]"),
+        ("mlp.up_proj", (32, 48), "ffn is in dimension 1: {row: ffn}, or another layout?"),
+        ("mlp.down_proj", (48, 32), "ffn is in dimension 0: {column: ffn}, or another layout?"),
+        ("mlp.up_proj", (50, 32), "is config.json of this checkpoint?"),
+    ],
+)
+def test_a_shape_that_another_rule_fits_names_that_rule(
+    module: str, shape: tuple[int, int], remedy: str
+) -> None:
+    shapes = {name: shape if f".{module}." in name else stored for name, stored in llama_shapes().items()}
+    assert {finding.remedy for finding in of_llama(shapes).findings} == {remedy}
+
+
 def test_a_layer_beyond_the_config_s_count_says_so() -> None:
     (problem, *rest) = problems(of_llama(num_hidden_layers=2))
     assert not [line for line in rest if "layer 2 is outside" not in line]

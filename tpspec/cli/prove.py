@@ -99,7 +99,6 @@ def _subject(what: str, spec: Spec, path: Path | None) -> AbstractContextManager
 
 def _note_whole(layout: Layout) -> None:
     """Says so where a proof holds because much of the model is on every rank."""
-    from tpspec.report import compact_names
     from tpspec.runtime.prove import held_whole
 
     share, names = held_whole(layout)
