@@ -61,7 +61,8 @@ def test_the_draft_of_a_plain_architecture_is_proved_unedited(model_type: str, t
 def test_an_order_that_shapes_do_not_tell_is_marked_as_a_guess() -> None:
     lines = drafted("phi3").splitlines()
     (fused,) = [i for i, line in enumerate(lines) if "self_attn.qkv_proj" in line]
-    assert lines[fused - 1] == "  # guessed: the order q, kv, kv; shapes do not tell"
+    guess = "the order q, kv, kv; shapes do not tell (one KV group after another: interleaved: kv)"
+    assert lines[fused - 1] == f"  # guessed: {guess}"
 
 
 def test_sizes_are_told_apart_by_what_they_move_with() -> None:
@@ -128,6 +129,12 @@ def test_the_nearest_relative_is_named(tmp_path: Path) -> None:
     path = tmp_path / "qwen2.yaml"
     path.write_text(drafted("qwen2"))
     assert nearest(path) == Relative("llama", alike=12, different=0)
+
+
+def test_a_spec_that_differs_more_than_it_agrees_is_no_relative(tmp_path: Path) -> None:
+    path = tmp_path / "far.yaml"
+    path.write_text(drafted("qwen2").replace(".mlp.", ".feed.").replace("_layernorm", "_norm"))
+    assert nearest(path) is None
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:

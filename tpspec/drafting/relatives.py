@@ -21,7 +21,7 @@ class Relative:
 def nearest(path: Path) -> Relative | None:
     """The spec of another architecture from which a draft differs least, the plainest of several.
 
-    None where none has half of its rules.
+    None where it has less than half of its rules, or as many differ as agree.
     """
     draft = spec_from_file(path)
     mine = _cuts(draft)
@@ -33,7 +33,7 @@ def nearest(path: Path) -> Relative | None:
             relative = Relative(other.name, len(mine & theirs), len(mine ^ theirs))
             relatives.append((relative.different, len(other.extends), other.name, relative))
     best = min(relatives)[-1]
-    return best if 2 * best.alike >= len(mine) else None
+    return best if 2 * best.alike >= len(mine) and best.alike > best.different else None
 
 
 def _cuts(spec: Spec) -> set[tuple[str, str]]:

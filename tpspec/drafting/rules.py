@@ -198,10 +198,13 @@ class _Drafter:
             rule["interleaved"] = self.sizes.kv
             order = f"{self._order(out)} of one {self.sizes.kv} head after another, by its name"
         elif len({axis for axis, _ in out.parts}) == 1:
-            order = "one part after the other, not mixed row by row"
+            mixed = f"mixed row by row: interleaved: {out.axis}"
+            order = f"one part after the other; shapes do not tell ({mixed})"
         else:
-            order = f"the order {self._order(out)}"
-        return Drafted(module, rule | more, (*why, f"{order}; shapes do not tell"))
+            order = f"the order {self._order(out)}; shapes do not tell"
+            if self.sizes.kv in axes:
+                order += f" (one KV group after another: interleaved: {self.sizes.kv})"
+        return Drafted(module, rule | more, (*why, order))
 
     @staticmethod
     def _order(size: Size) -> str:
