@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tpspec.checkpoint import open_checkpoint
+from tpspec.config import model_types
 from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.readers import PreshardedReader
@@ -46,7 +47,7 @@ from tpspec.runtime.comparing import (
 )
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
-from tpspec.runtime.tiny import tiny_config, tiny_model
+from tpspec.runtime.tiny import check_known, tiny_config, tiny_model
 from tpspec.scope import ConfigScope
 
 BOUND = 1e-5
@@ -120,6 +121,7 @@ def tiny_subject(
 
 def checkpoint_subject(directory: Path, spec: Spec, spec_file: Path | None = None) -> Subject:
     """A real checkpoint, which has to fit into memory in fp32, whole and once more in shards."""
+    check_known(model_types(open_checkpoint(directory).config)[0], str(directory))
     options = {"attn_implementation": spec.attention} if spec.attention else {}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, trust_remote_code=False, **options

@@ -33,11 +33,7 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
             f"{spec.where} has no `tiny` values, so there is no model to prove it with",
             remedy="where transformers has no code for it, it can be used to cut and merge, and not proved",
         )
-    if spec.model_types[0] not in CONFIG_MAPPING:
-        raise TpspecError(
-            f"{spec.where}: transformers has no model type '{spec.model_types[0]}'",
-            remedy="does --code FILE register it?",
-        )
+    check_known(spec.model_types[0], spec.where)
     try:
         config = tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})})
         text = text_model_config(config) if spec.model_class == "text" else config
@@ -49,6 +45,13 @@ def tiny_model(spec: Spec, changes: Mapping[str, Any] | None = None) -> PreTrain
     randomize(model)
     model.eval()
     return model
+
+
+def check_known(model_type: str, where: str) -> None:
+    """Raises TpspecError where neither transformers nor registered code has a model type."""
+    if model_type not in CONFIG_MAPPING:
+        message = f"{where}: transformers has no model type '{model_type}'"
+        raise TpspecError(message, remedy="does --code FILE register it?")
 
 
 def tiny_config(model_type: str, values: Mapping[str, Any]) -> PretrainedConfig:

@@ -234,7 +234,7 @@ def _other_rule(placed: PlacedRule, shape: tuple[int, ...], position: int, size:
     if len(shape) != 2 or len(rule.parts) != 1 or rule.tag not in ("column", "row", "qkv-head"):
         return ""
     axis, (count, rest) = rule.parts[0].axis, divmod(shape[position], size)
-    if rule.tag != "row" and not rest and count in (2, 3):
+    if not rest and count in {"column": (2, 3), "qkv-head": (3,)}.get(rule.tag, ()):
         tag = "merged" if rule.tag == "column" else rule.tag
         return f"{count} parts? {tag}: [{', '.join([axis] * count)}]"
     if shape[1 - position] == size:

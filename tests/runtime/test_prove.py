@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -115,6 +116,14 @@ def test_a_model_type_that_nothing_registers_asks_for_its_code(tmp_path: Path) -
     path.write_text("spec: 1\narchitecture: plum\nmodel_types: [plum]\nextends: llama\ntiny: {}\n")
     with pytest.raises(TpspecError, match=r"no model type 'plum'\n  → does --code FILE register it\?"):
         tiny_subject(spec_from_file(path), path).__enter__()
+
+
+def test_a_checkpoint_of_a_type_that_nothing_registers_asks_for_its_code(tmp_path: Path) -> None:
+    copytree(STORIES, tmp_path / "plum")
+    config = tmp_path / "plum" / "config.json"
+    config.write_text(config.read_text().replace('"llama"', '"plum"'))
+    with pytest.raises(TpspecError, match=r"no model type 'plum'\n  → does --code FILE register it\?"):
+        checkpoint_subject(tmp_path / "plum", spec_named("llama"))
 
 
 def test_a_module_that_the_tiny_model_lacks_is_a_question_to_the_spec(tmp_path: Path) -> None:
