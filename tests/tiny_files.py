@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -21,6 +22,14 @@ def entries(shapes: Shapes, dtype: str = "BF16") -> dict[str, Any]:
         start, stop = stop, stop + BYTES[dtype] * prod(shape)
         table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
     return table
+
+
+def open_to_others(folder: Path) -> None:
+    """Lets other users through to a test's folder: pytest's own are for whoever runs the tests alone."""
+    for each in (folder, *folder.parents):
+        if each == Path(tempfile.gettempdir()):
+            break
+        each.chmod(0o755)
 
 
 def file_bytes(header: object, data: int | None = None) -> bytes:

@@ -100,7 +100,7 @@ started = time.monotonic()
 try:
     group.all_reduce(torch.ones(4), "second")
 except RankLost as lost:
-    print(lost)
+    print(lost, flush=True)
 assert time.monotonic() - started < 5
 os.killpg(0, 9)
 """

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tiny_files import entries, file_bytes, write_checkpoint, write_index
+from tiny_files import entries, file_bytes, open_to_others, write_checkpoint, write_index
 
 from tpspec.checkpoint import is_presharded, open_checkpoint
 from tpspec.errors import TpspecError
@@ -364,8 +364,7 @@ def test_weights_in_a_file_whose_name_is_not_portable_are_refused(tmp_path, name
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("mode", [0o000, 0o444])
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, mode):
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_others(tmp_path)
     checkpoint = open_checkpoint(write_checkpoint(tmp_path, {"model.safetensors": {"a": (1,)}}))
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "chat.jinja").touch()

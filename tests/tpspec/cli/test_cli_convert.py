@@ -20,6 +20,7 @@ import click
 import pytest
 from cut_checkpoints import contents
 from fake_hub import MODEL, fake_hub
+from tiny_files import open_to_others
 
 from tpspec.cli.progress import progress
 from tpspec.safetensors_header import encode_header, read_header
@@ -245,8 +246,7 @@ def test_a_source_that_may_only_be_read_is_enough(tpspec: Tpspec, tmp_path: Path
     assert goes_round(tpspec, source, tmp_path / "before")  # all modules are imported now
     for path in (*source.iterdir(), source):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o711)
+    open_to_others(tmp_path)
     tmp_path.chmod(0o777)
     os.seteuid(65534)
     try:
