@@ -43,8 +43,8 @@ were.
 
 ## Survivors
 
-One that is not explained is a gap in the proof: most often a tiny model that has as many units of two axes, so
-that nothing tells them apart.
+One that is not explained is a gap in the proof: most often a tiny model that has as many units of two
+axes, so that nothing tells them apart.
 
 {survivors}
 """
