@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
-import torch
+from tiny_models import variants_of
 
 import tpspec.cuts
 from scripts.mutants import caught, mutants
@@ -25,25 +25,10 @@ from tpspec.runtime.prove import Subject, tiny_subject
 from tpspec.runtime.sites import Site
 
 Patch = pytest.MonkeyPatch
-RW = {
-    "new_decoder_architecture": False,
-    "num_kv_heads": None,
-    "multi_query": False,
-    "parallel_attn": False,
-    "alibi": True,
-    "bias": True,
-}
+RW = next(variant.config for variant in variants_of("falcon") if variant.name == "rw")
 BIASED = ["llama", "gpt2", "gpt_neox", "bloom", "opt", "gpt_oss"]
 NORMED = ["olmo2", "mamba2", "minimax_m2"]
 GROUPED = ["llama", "mixtral", "phi3", "falcon", "gpt_oss"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -10,7 +10,6 @@ from shutil import copytree
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 from tiny_models import VARIANTS, Variant
 
@@ -24,15 +23,6 @@ STORIES = Path(__file__).parents[1] / "models" / "stories260k"
 
 MODELS = [variant for variant in VARIANTS if variant.name == "tiny" or variant.config]
 """The variants that are another model, and not only another way to store one."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Ranks are threads here, and tiny: more threads inside each would only be in their way."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("variant", MODELS, ids=str)
