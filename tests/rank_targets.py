@@ -14,8 +14,10 @@ from pathlib import Path
 import torch
 
 from tpspec.errors import Finding, TpspecError
+from tpspec.runtime.attach import Attached
 from tpspec.runtime.collectives import Collectives
 from tpspec.runtime.shared_memory import SLOT
+from tpspec.runtime.sites import Site
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 SHAPES = ((), (0,), (1,), (7,), (3, 5), (2, 0, 4), (1, 1, 2048), (1, 70_003))
@@ -155,6 +157,14 @@ ENDS = {
     "another shape": lambda group: group.all_reduce(torch.ones(1024), "step 5"),
     "another site": lambda group: group.all_reduce(torch.ones(2048), "elsewhere"),
 }
+
+
+def reduced_linear(group: Collectives) -> list[float]:
+    """A module with a reduce, which gives rank + 1 on each rank: what comes out of it on this one."""
+    module = torch.nn.Identity()
+    Attached({"down": module}, [Site("reduce", "down")], group)
+    output: list[float] = module(torch.full((2,), group.rank + 1.0)).tolist()
+    return output
 
 
 def pids_then_steps(group: Collectives) -> Iterator[list[int]]:
