@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from tpspec.axes import Axis
 from tpspec.errors import TpspecError
 from tpspec.faults import where_bound
 from tpspec.language.spec import PlacedRule
 from tpspec.layout import Cut, TensorLayout
 from tpspec.resolution import Resolution, Shared
+from tpspec.scope import ConfigScope
 from tpspec.sharing import Sharing
 
 
@@ -25,6 +27,9 @@ class MapRow:
     place: str
     cut: Cut | None
     count: int
+    sharing: Sharing
+    heads: tuple[tuple[str, Axis], ...] = ()
+    """Axes of heads that the row is made of, each with the axis of the KV heads that they belong to."""
     tensor: TensorLayout | None = None
 
     def held(self, rank: int) -> list[str]:
@@ -71,16 +76,18 @@ def shard_map(resolution: Resolution, tp: int, modules: str | None = None) -> li
 
 def _rows(resolution: Resolution, tp: int, modules: str | None) -> Iterator[MapRow]:
     groups: dict[tuple[Any, ...], list[Shared]] = defaultdict(list)
+    heads = _Heads(resolution)
     positions: Mapping[str, int] = {placed.place: i for i, placed in enumerate(resolution.spec.rules)}
     for item in resolution.shared:
         stored = (item.tensor.dtype, item.tensor.shape) if item.tensor else None
-        groups[item.placed, item.prefix, item.parameter, item.sharing, stored].append(item)
-    for (placed, _, parameter, sharing, _), items in sorted(
+        key = (item.placed, item.prefix, item.parameter, item.sharing, heads.of(item), stored)
+        groups[key].append(item)
+    for (placed, _, parameter, sharing, kv, _), items in sorted(
         groups.items(), key=lambda entry: (positions[entry[0][0].place], entry[0][2] != "weight")
     ):
         chosen = [item for item in items if modules is None or _matches(item, modules)]
         if chosen:
-            yield _row(resolution, placed, parameter, sharing, chosen, tp)
+            yield _row(resolution, placed, parameter, sharing, kv, chosen, tp)
 
 
 def _matches(item: Shared, modules: str) -> bool:
@@ -88,8 +95,37 @@ def _matches(item: Shared, modules: str) -> bool:
     return fnmatchcase(name, modules) or fnmatchcase(name.removesuffix(f".{item.parameter}"), modules)
 
 
+class _Heads:
+    """Which KV heads a tensor's heads belong to, in its layer; an axis without KV heads groups itself."""
+
+    def __init__(self, resolution: Resolution) -> None:
+        spec = resolution.spec
+        self._scope = ConfigScope(spec, resolution.config)
+        self._kv = {axis.groups: name for name, axis in spec.axes.items() if axis.groups}
+        cut_in_heads = {part.axis for p in spec.rules if p.rule.tag == "qkv-head" for part in p.rule.parts}
+        self._known = cut_in_heads.union(self._kv, self._kv.values())
+        self._memo: dict[tuple[object, ...], Axis] = {}
+
+    def of(self, item: Shared) -> tuple[tuple[str, Axis], ...]:
+        """The row's axes of heads, each with its KV heads."""
+        names = [axis.name for axis in item.sharing.axes if axis.name in self._known]
+        return tuple((name, self._axis(self._kv.get(name, name), item.binding)) for name in names)
+
+    def _axis(self, name: str, binding: Mapping[str, int]) -> Axis:
+        key = (name, *(binding.get(free) for free in self._scope.free_of_axis(name)))
+        if key not in self._memo:
+            self._memo[key] = self._scope.axis(name, binding)
+        return self._memo[key]
+
+
 def _row(
-    resolution: Resolution, placed: PlacedRule, parameter: str, sharing: Sharing, items: list[Shared], tp: int
+    resolution: Resolution,
+    placed: PlacedRule,
+    parameter: str,
+    sharing: Sharing,
+    heads: tuple[tuple[str, Axis], ...],
+    items: list[Shared],
+    tp: int,
 ) -> MapRow:
     bound = where_bound(placed.pattern, [item.binding for item in items], resolution.ranges)
     name = items[0].prefix.put(bound)
@@ -98,4 +134,4 @@ def _row(
     cut = None if sharing.apart else sharing.cut(tp)
     stored = items[0].tensor
     tensor = TensorLayout(stored.name, stored.dtype, stored.shape, cut) if stored and cut else None
-    return MapRow(name, placed.rule.described(), placed.place, cut, len(items), tensor)
+    return MapRow(name, placed.rule.described(), placed.place, cut, len(items), sharing, heads, tensor)
