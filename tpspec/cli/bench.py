@@ -78,7 +78,8 @@ def _as_json(ran: Ran, start: float) -> dict[str, object]:
 
 
 def _print(measured: Measured, start: float) -> None:
-    from tpspec.cli.tables import head, print_columns, size
+    from tpspec.cli.tables import head, print_columns
+    from tpspec.quantities import size
 
     step = measured.step
     print_columns(

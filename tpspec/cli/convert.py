@@ -60,9 +60,9 @@ def command(
     OUT is complete when it holds tpspec.json. Tensors that no rank reads go to extras.safetensors.
     """
     from tpspec.cli.progress import progress
-    from tpspec.cli.tables import size
     from tpspec.converters.convert import convert
     from tpspec.converters.sources import open_source
+    from tpspec.quantities import size
     from tpspec.resolve import resolve_layout
 
     start = time.monotonic()

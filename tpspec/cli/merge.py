@@ -29,10 +29,10 @@ def command(directory: Path, destination: Path, as_json: bool, quiet: bool) -> N
     files), the values are the same and the command says so. An interrupted merge is simply run again.
     """
     from tpspec.cli.progress import progress
-    from tpspec.cli.tables import size
     from tpspec.converters.merge import merge
     from tpspec.converters.readers import PreshardedReader
     from tpspec.presharded import Presharded
+    from tpspec.quantities import size
 
     reader = PreshardedReader(Presharded.open(directory))
     with progress(quiet=quiet or as_json) as advance:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from tpspec.cli.tables import size
+from tpspec.quantities import size
 
 LOG_EVERY = 10.0
 """Seconds between two lines of a log."""

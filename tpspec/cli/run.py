@@ -140,7 +140,8 @@ def _as_json(
 
 
 def _print_trace(outcome: Outcome) -> None:
-    from tpspec.cli.tables import head, print_columns, size
+    from tpspec.cli.tables import head, print_columns
+    from tpspec.quantities import size
 
     rows = [head("collective", "at", "per pass", "predicted", "gives per token pass", "sends at least")]
     for row in outcome.trace:

@@ -1,4 +1,4 @@
-"""Aligned columns for the terminal, and sizes as people read them."""
+"""Aligned columns for the terminal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,3 @@ def print_columns(rows: Iterable[Sequence[str]], *, indent: int = 2, gap: int = 
 def head(*titles: str) -> list[str]:
     """The titles of columns."""
     return [click.style(title, dim=True) for title in titles]
-
-
-def size(count: float) -> str:
-    """Bytes as `1.25 GiB`, three digits."""
-    unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if count < 1000:
-            break
-        count, unit = count / 1024, larger
-    return f"{count:.3g} {unit}"

@@ -74,7 +74,7 @@ def _print(assessment: Assessment) -> None:
 
 
 def _fitting(at: Size) -> tuple[str, ...]:
-    from tpspec.cli.tables import size
+    from tpspec.quantities import size
 
     weights = f"weights per rank: {size(at.weight_bytes)}" if at.weight_bytes is not None else ""
     held = []

@@ -31,10 +31,10 @@ def command(ctx: click.Context, directory: Path, against: str | None, as_json: b
     original tensors, whether copies agree and padding is zeros. --json lists everything that is wrong.
     """
     from tpspec.cli.progress import progress
-    from tpspec.cli.tables import size
     from tpspec.converters.sources import open_source
     from tpspec.converters.verify import verify
     from tpspec.errors import TpspecError, first_findings
+    from tpspec.quantities import size
 
     reader = open_source(against) if against else None
     with progress(quiet=quiet or as_json) as advance:
