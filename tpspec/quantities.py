@@ -1,10 +1,10 @@
-"""Quantities as people read them: bytes, tokens, seconds, three digits each."""
+"""Quantities as people read them: bytes, numbers of things and seconds, three digits each."""
 
 from __future__ import annotations
 
 
 def size(count: float) -> str:
-    """Bytes as `1.25 GiB`, three digits."""
+    """Bytes as `1.25 GiB`."""
     unit = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if count < 1000:
@@ -14,18 +14,20 @@ def size(count: float) -> str:
 
 
 def many(count: float) -> str:
-    """A number of things as `68.8k` or `1.56M`, three digits."""
-    for unit in ("", "k", "M", "G"):
+    """A number of things as `68.8k` or `1.56M`."""
+    unit = ""
+    for larger in ("k", "M", "G"):
         if count < 999.5:
             break
-        count /= 1000
+        count, unit = count / 1000, larger
     return f"{count:.3g}{unit}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `5.25 ms` or `10.2 µs`, three digits."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1:
+    """Seconds as `5.25 ms` or `10.2 µs`."""
+    value, unit = seconds, "s"
+    for smaller in ("ms", "µs"):
+        if value >= 1:
             break
-    value = seconds * factor
+        value, unit = value * 1000, smaller
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
