@@ -88,8 +88,8 @@ def tiny(
     return TinyModel(model, folder, path)
 
 
-def seen(model: nn.Module, module: str) -> tuple[Tensor, Tensor]:
-    """What a module is given for IDS, and what it gives."""
+def seen(model: nn.Module, module: str, ids: Tensor = IDS) -> tuple[Tensor, Tensor]:
+    """What a module is given when the model reads some tokens, and what it gives."""
     found: list[Tensor] = []
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
@@ -98,7 +98,7 @@ def seen(model: nn.Module, module: str) -> tuple[Tensor, Tensor]:
 
     handle = model.get_submodule(module).register_forward_hook(hook)
     with torch.inference_mode():
-        model(input_ids=IDS)
+        model(input_ids=ids)
     handle.remove()
     given, gives = found
     return given, gives
