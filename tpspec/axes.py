@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tpspec.layout import Segment
+from tpspec.layout import Segment, merge_adjacent
+from tpspec.padding import Pair, slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,8 @@ class Axis:
     """An axis whose sizes are known: `units` of `width` rows or columns each.
 
     `replicate`: units are copied once there are more ranks than units. `pad`: zero units fill up
-    to a multiple of the ranks (vocabularies).
+    what the ranks do not divide, to `multiple` units at a time; as its `pair` has it where the axis
+    belongs to one, of which it has the groups if it `leads`.
     """
 
     name: str
@@ -23,6 +26,9 @@ class Axis:
     pad: bool = False
     source: str = ""
     """The expression that gave `units`, for reports."""
+    multiple: int = 1
+    pair: Pair | None = None
+    leads: bool = False
 
     @property
     def size(self) -> int:
@@ -39,10 +45,15 @@ class Axis:
 
     def local(self, tp: int) -> int:
         """Units that one rank holds, copies and zero units included."""
-        return -(-self.units // tp)
+        if self.pair:
+            held = slots(self.pair, tp)
+            return held.per_rank * (1 if self.leads else held.members)
+        return -(-self.units // (tp * self.multiple)) * self.multiple
 
     def copies(self, tp: int) -> int:
-        """How many ranks hold each unit."""
+        """How often each unit is held, over all ranks."""
+        if self.pair:
+            return slots(self.pair, tp).copies if self.leads else 1
         return tp // self.units if self.replicate and tp > self.units else 1
 
 
@@ -54,6 +65,8 @@ def shares(axis: Axis, tp: int) -> tuple[tuple[Segment, ...], ...]:
     """
     if axis.misfit(tp):
         raise ValueError(f"{axis.name}: {axis.misfit(tp)}")
+    if axis.pair:
+        return tuple(merge_adjacent(_slotted(axis.pair, tp, rank, leads=axis.leads)) for rank in range(tp))
     copies, local = axis.copies(tp), axis.local(tp)
     ranks = []
     for rank in range(tp):
@@ -62,3 +75,25 @@ def shares(axis: Axis, tp: int) -> tuple[tuple[Segment, ...], ...]:
         segments = (Segment(first, held), Segment(None, local - held))
         ranks.append(tuple(segment for segment in segments if segment.length))
     return tuple(ranks)
+
+
+def _slotted(pair: Pair, tp: int, rank: int, *, leads: bool) -> Iterator[Segment]:
+    """The groups in a rank's slots, or their members: slot s of all holds group s // copies."""
+    per_rank, copies, members = slots(pair, tp)
+    for slot in range(rank * per_rank, (rank + 1) * per_rank):
+        group, part = divmod(slot, copies)
+        if group >= pair.groups:
+            yield Segment(None, 1 if leads else members)
+        elif leads:
+            yield Segment(group, 1)
+        else:
+            held = max(0, min(members, pair.members - part * members))
+            yield Segment(group * pair.members + part * members, held)
+            yield Segment(None, members - held)
+
+
+def held_units(axis: Axis, tp: int, rank: int) -> list[int | None]:
+    """A rank's units one by one; None for a zero unit."""
+    return [
+        None if first is None else first + i for first, count in shares(axis, tp)[rank] for i in range(count)
+    ]

@@ -11,6 +11,7 @@ from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.schema import CacheEntry
 from tpspec.language.spec import Spec
+from tpspec.padding import Pad
 from tpspec.scope import ConfigScope
 
 
@@ -27,9 +28,9 @@ class CacheSize:
     per_sequence: int
 
 
-def cache_size(spec: Spec, config: Mapping[str, Any], tp: int) -> CacheSize:
+def cache_size(spec: Spec, config: Mapping[str, Any], tp: int, pad: Pad | None = None) -> CacheSize:
     """The cache of one rank at a tp that fits. Raises TpspecError where it cannot be computed."""
-    scope = ConfigScope(spec, config, tp)
+    scope = ConfigScope(spec, config, tp, pad)
     per_token = per_sequence = 0
     windows: dict[int, int] = defaultdict(int)
     for entry in spec.cache:

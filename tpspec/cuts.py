@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tpspec.axes import Axis, shares
+from tpspec.axes import Axis, held_units, shares
 from tpspec.layout import Cut, Segment, Share, merge_adjacent
 
 
@@ -59,26 +59,19 @@ def _stacked(parts: Sequence[Extent], tp: int, rank: int) -> Iterator[Segment]:
 
 
 def _grouped(parts: Sequence[Extent], groups: Axis, tp: int, rank: int) -> Iterator[Segment]:
+    """One of the rank's groups after another, with the units of each part that belong to it."""
     per_group = [part.units // groups.units for part in parts]
-    widths = [part.width for part in parts]
-    stride = sum(n * width for n, width in zip(per_group, widths, strict=True))
-    for first, count in shares(groups, tp)[rank]:
-        if first is None:
-            yield Segment(None, count * stride)
-            continue
-        for group in range(first, first + count):
-            start = group * stride
-            for part, units, width in zip(parts, per_group, widths, strict=True):
-                for low, high in _held(part, tp, rank, group * units, (group + 1) * units):
-                    yield Segment(start + (low - group * units) * width, (high - low) * width)
-                start += units * width
-
-
-def _held(part: Extent, tp: int, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The rank's units of a part that lie in [low, high)."""
-    for unit, count in part.segments(tp, rank):
-        if unit is not None and unit < high and unit + count > low:
-            yield max(unit, low), min(unit + count, high)
+    stride = sum(n * part.width for n, part in zip(per_group, parts, strict=True))
+    held = held_units(groups, tp, rank)
+    units = [held_units(part.axis, tp, rank) if part.axis else [] for part in parts]
+    for number, _ in enumerate(held):
+        start = 0
+        for part, of_part, n in zip(parts, units, per_group, strict=True):
+            count = len(of_part) // len(held)
+            for unit in of_part[number * count : (number + 1) * count]:
+                at = None if unit is None else unit // n * stride + start + unit % n * part.width
+                yield Segment(at, part.width)
+            start += n * part.width
 
 
 def _shift(segment: Segment, offset: int) -> Segment:

@@ -15,6 +15,8 @@ from tpspec.faults import where_bound
 from tpspec.language.schema import NO_PREFIX, Prefix
 from tpspec.language.spec import PlacedRule, Spec
 from tpspec.layout import MAX_TP, Layout, TensorLayout
+from tpspec.padding import Pad
+from tpspec.scope import ConfigScope
 from tpspec.sharing import Sharing
 
 
@@ -56,6 +58,11 @@ class Resolution:
     ranges: Mapping[str, range]
     findings: tuple[Finding, ...]
     ignored: tuple[str, ...] = ()
+    pad: Pad | None = None
+
+    def scope(self, tp: int | None = None) -> ConfigScope:
+        """What the spec's expressions see at a tp, padding included."""
+        return ConfigScope(self.spec, self.config, tp, self.pad)
 
     @cached_property
     def _distinct(self) -> tuple[Sharing, ...]:

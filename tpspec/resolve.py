@@ -20,6 +20,7 @@ from tpspec.language.expressions import ExpressionError
 from tpspec.language.spec import PlacedRule, Spec
 from tpspec.layout import Layout
 from tpspec.matching import Match, Matcher
+from tpspec.padding import Order, decide
 from tpspec.pairing import suspicious_vectors
 from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
@@ -31,10 +32,12 @@ MAX_TENSORS = 2**18
 INCOMPLETE = "is the checkpoint complete, and config.json its own?"
 
 
-def resolve_layout(checkpoint: Checkpoint, tp: int, spec_file: Path | None = None) -> Layout:
+def resolve_layout(
+    checkpoint: Checkpoint, tp: int, spec_file: Path | None = None, pad: Order | None = None
+) -> Layout:
     """The Layout of a checkpoint for a tp. Raises TpspecError with every finding."""
     spec = choose_spec(checkpoint.config, spec_file)
-    return resolve(spec, checkpoint.config, checkpoint.tensors).layout(tp)
+    return resolve(spec, checkpoint.config, checkpoint.tensors, pad).layout(tp)
 
 
 def choose_spec(config: Mapping[str, Any], spec_file: Path | None = None) -> Spec:
@@ -45,22 +48,30 @@ def choose_spec(config: Mapping[str, Any], spec_file: Path | None = None) -> Spe
 
 
 def resolve(
-    spec: Spec, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor] | None = None
+    spec: Spec,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, StoredTensor] | None = None,
+    pad: Order | None = None,
 ) -> Resolution:
     """Matches a checkpoint's tensors with a spec, both ways; without tensors, reads the config alone.
 
+    With `pad`, zero units fill up what a tp does not divide, in that order of cost.
     Raises TpspecError where the config itself cannot be used.
     """
     scope = ConfigScope(spec, config)
     rules = Rules(scope, detect_format(scope.config))
+    if pad:
+        scope = ConfigScope(spec, config, pad=decide(rules, pad))
+        rules = Rules(scope, rules.stored)
     ranges = {name: scope.range(name) for name in spec.ranges}
     faults = Faults(ranges)
     _check_groups(scope, faults)
     resolver = _Resolver(spec, scope, rules, faults)
     if tensors is None:
-        return Resolution(spec, scope.config, tuple(resolver.from_config()), ranges, tuple(faults.findings()))
+        items = tuple(resolver.from_config())
+        return Resolution(spec, scope.config, items, ranges, tuple(faults.findings()), pad=scope.pad)
     shared, ignored = resolver.from_tensors(tensors)
-    return Resolution(spec, scope.config, shared, ranges, tuple(faults.findings()), ignored)
+    return Resolution(spec, scope.config, shared, ranges, tuple(faults.findings()), ignored, scope.pad)
 
 
 def _check_groups(scope: ConfigScope, faults: Faults) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import product
 from typing import Any
@@ -11,6 +12,7 @@ from tpspec import axes as shared
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import Expression, ExpressionError, shown
 from tpspec.language.spec import Spec
+from tpspec.padding import Pad, Pair
 
 MAX_RANGE = 65_536
 """More layers, experts or heads than this is a broken config, not a model."""
@@ -37,10 +39,13 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
 class ConfigScope:
     """Looks names up: ranges in braces, what the spec defines, then the config itself."""
 
-    def __init__(self, spec: Spec, config: Mapping[str, Any], tp: int | None = None) -> None:
+    def __init__(
+        self, spec: Spec, config: Mapping[str, Any], tp: int | None = None, pad: Pad | None = None
+    ) -> None:
         self.spec = spec
         self.config = flatten(config)
         self.tp = tp
+        self.pad = pad
         self._free: dict[str, frozenset[str]] = {}
         self._memo: dict[tuple[str, tuple[int | None, ...]], Any] = {}
         self._ranges: dict[str, range] = {}
@@ -74,9 +79,10 @@ class ConfigScope:
         return frozenset(found)
 
     def free_of_axis(self, name: str) -> frozenset[str]:
-        """The ranges that an axis's sizes depend on."""
-        axis = self.spec.axes[name]
-        return self.free((axis.units, axis.width))
+        """The ranges that an axis's sizes depend on, and its placement where it is padded with another."""
+        names = {name, *(self._paired(name) or ())} if self.pad else (name,)
+        axes = [self.spec.axes[each] for each in names]
+        return self.free(size for axis in axes for size in (axis.units, axis.width))
 
     def _free_of(self, name: str) -> frozenset[str]:
         if name not in self._free:
@@ -110,11 +116,43 @@ class ConfigScope:
         return (dict(zip(names, values, strict=True)) for values in product(*map(self.range, names)))
 
     def axis(self, name: str, binding: Values | None = None, *, pad: bool = False) -> shared.Axis:
-        """An axis with its sizes. Raises ExpressionError where they are not positive counts."""
+        """An axis with its sizes. Raises ExpressionError where they are not positive counts.
+
+        `pad` fills up this axis alone (a vocabulary), the scope's `pad` every axis.
+        """
         axis = self.spec.axes[name]
         units = self.count(axis.units, binding)
         width = 1 if axis.width is None else self.count(axis.width, binding)
-        return shared.Axis(name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units))
+        sized = shared.Axis(name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units))
+        return self._padded(sized, binding, self.pad) if self.pad and not pad else sized
+
+    def _padded(self, axis: shared.Axis, binding: Values | None, pad: Pad) -> shared.Axis:
+        """The axis with its zero units; as it is where it groups otherwise what another axis has placed."""
+        names = self._paired(axis.name)
+        if names is None:
+            return replace(axis, pad=True, multiple=pad.multiples.get(axis.name, 1))
+        leader, member = names
+        groups, members = (self.count(self.spec.axes[each].units, binding) for each in (leader, member))
+        leads = axis.name != member
+        if members % groups or (leads and axis.units != groups):
+            return axis
+        pair = Pair(
+            groups,
+            members // groups,
+            max(1, pad.rows.get(leader, 1)),
+            max(1, pad.rows.get(member, 1)),
+            self.spec.axes[leader].replicate,
+            pad.multiples.get(member, 1),
+            pad.order,
+        )
+        return replace(axis, pad=True, pair=pair, leads=leads)
+
+    def _paired(self, name: str) -> tuple[str, str] | None:
+        """The axis that places a pair's units, and the one whose units it groups; None for a single axis."""
+        member = self.spec.axes[name].groups or name
+        return next(
+            ((other, member) for other, axis in self.spec.axes.items() if axis.groups == member), None
+        )
 
     def lookup(self, name: str, binding: Values) -> Any:
         """A name's value; None where nothing defines it."""

@@ -1,0 +1,137 @@
+"""Which units are padded, how many slots that takes, and where each unit goes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpspec.axes import Axis, held_units, shares
+from tpspec.cache import cache_size
+from tpspec.cuts import Extent, cut
+from tpspec.language.registry import spec_for
+from tpspec.layout import Segment
+from tpspec.padding import Order, Pair, Slots, slots
+from tpspec.resolve import resolve
+
+MODELS = Path(__file__).parents[1] / "models"
+LLAMA_70B = json.loads((MODELS / "Meta-Llama-3-70B" / "config.json").read_text())
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> tuple[Pair, int]:
+    """1 to 96 query heads on a divisor of them KV heads, weights of several proportions, and a tp."""
+    queries = draw(st.integers(1, 96))
+    groups = draw(st.sampled_from([n for n in range(1, queries + 1) if queries % n == 0]))
+    rows = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    order: Order = draw(st.sampled_from(["kv", "weights"]))
+    pair = Pair(groups, queries // groups, *rows, copied=draw(st.booleans()), order=order)
+    return pair, draw(st.integers(1, 16))
+
+
+def axes(pair: Pair) -> tuple[Axis, Axis]:
+    kv = Axis("kv", pair.groups, replicate=pair.copied, pad=True, pair=pair, leads=True)
+    return Axis("q", pair.groups * pair.members, pad=True, pair=pair), kv
+
+
+@given(heads())
+def test_the_choice_is_the_cheapest_of_all(case: tuple[Pair, int]) -> None:
+    pair, tp = case
+    costs = {}
+    for per_rank, copies in itertools.product(
+        range(1, pair.groups * pair.members + 1), range(1, pair.members + 1)
+    ):
+        if copies * pair.groups <= tp * per_rank and (pair.copied or copies == 1):
+            members = -(-pair.members // copies)
+            rows = per_rank * (pair.group_rows + members * pair.member_rows)
+            cost = (per_rank, rows) if pair.order == "kv" else (rows, per_rank)
+            costs[Slots(per_rank, copies, members)] = (*cost, copies)
+    assert slots(pair, tp) == min(costs, key=costs.__getitem__)
+
+
+@given(heads())
+def test_what_divides_is_not_padded(case: tuple[Pair, int]) -> None:
+    pair, tp = case
+    for axis in axes(pair):
+        plain = Axis(axis.name, axis.units, replicate=axis.replicate)
+        q = pair.groups * pair.members
+        if q % tp == 0 and (pair.groups % tp == 0 or (pair.copied and tp % pair.groups == 0)):
+            assert shares(axis, tp) == shares(plain, tp)
+
+
+@given(heads())
+def test_every_head_is_held_by_the_slot_of_its_group(case: tuple[Pair, int]) -> None:
+    pair, tp = case
+    per_rank, copies, members = slots(pair, tp)
+    q, kv = axes(pair)
+    held: Counter[tuple[str, int]] = Counter()
+    for rank in range(tp):
+        queries, groups = held_units(q, tp, rank), held_units(kv, tp, rank)
+        assert (len(groups), len(queries)) == (per_rank, per_rank * members)
+        for number, query in enumerate(queries):
+            assert query is None or query // pair.members == groups[number // members]
+        held.update(("q", query) for query in queries if query is not None)
+        held.update(("kv", group) for group in groups if group is not None)
+    assert held == {
+        **{("q", head): 1 for head in range(q.units)},
+        **{("kv", head): copies for head in range(kv.units)},
+    }
+
+
+@given(st.integers(1, 300), st.integers(1, 16), st.sampled_from([1, 8, 32]))
+def test_a_plain_axis_is_filled_up_to_whole_groups(units: int, tp: int, multiple: int) -> None:
+    axis = Axis("ffn", units, pad=True, multiple=multiple)
+    local = axis.local(tp)
+    assert local % multiple == 0
+    assert (local - multiple) * tp < units <= local * tp
+    held = [unit for rank in range(tp) for unit in held_units(axis, tp, rank)]
+    assert [unit for unit in held if unit is not None] == list(range(units))
+
+
+@given(heads(), st.integers(1, 3))
+def test_a_fused_matrix_is_padded_within_each_group(case: tuple[Pair, int], width: int) -> None:
+    """[q q k v | q q k v]: a padded group has its zero queries before its key."""
+    pair, tp = case
+    q, kv = axes(pair)
+    parts = [Extent(q, width), Extent(kv, width), Extent(kv, width)]
+    stride = (pair.members + 2) * width
+    for rank, share in enumerate(cut(0, parts, tp, interleaved=kv).shares):
+        rows = [None if s is None else s + i for s, n in share or () for i in range(n)]
+        expected: list[int | None] = []
+        members = len(held_units(q, tp, rank)) // len(held_units(kv, tp, rank))
+        for number, group in enumerate(held_units(kv, tp, rank)):
+            queries = held_units(q, tp, rank)[number * members : (number + 1) * members]
+            starts = [
+                *(None if unit is None else group * stride + unit % pair.members * width for unit in queries),
+                *(None if group is None else group * stride + (pair.members + i) * width for i in (0, 1)),
+            ]
+            expected += [None if s is None else s + i for s in starts for i in range(width)]
+        assert rows == expected
+
+
+def test_28_heads_on_4_kv_heads_become_32_for_8_ranks() -> None:
+    q, kv = axes(Pair(4, 7))
+    assert slots(Pair(4, 7), 8) == Slots(1, 2, 4)
+    assert shares(q, 8)[1] == (Segment(4, 3), Segment(None, 1))
+    assert [share[0].source for share in shares(kv, 8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_9_heads_on_3_kv_heads_get_a_group_of_zeros_for_2_ranks() -> None:
+    q, kv = axes(Pair(3, 3))
+    assert shares(kv, 2)[1] == (Segment(2, 1), Segment(None, 1))
+    assert shares(q, 2)[1] == (Segment(6, 3), Segment(None, 3))
+
+
+@pytest.mark.parametrize(("order", "heads", "kib"), [("kv", (16, 2), 80), ("weights", (12, 3), 120)])
+def test_llama_70b_for_6_ranks_is_cheaper_in_cache_or_in_weights(
+    order: Order, heads: tuple[int, int], kib: int
+) -> None:
+    resolution = resolve(spec_for(["llama"]), LLAMA_70B, pad=order)
+    scope = resolution.scope(6)
+    assert (scope.axis("q").local(6), scope.axis("kv").local(6)) == heads
+    assert 2 * cache_size(resolution.spec, LLAMA_70B, 6, resolution.pad).per_token == kib << 10
