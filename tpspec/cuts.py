@@ -78,23 +78,29 @@ def _shift(segment: Segment, offset: int) -> Segment:
     return segment if segment.source is None else Segment(segment.source + offset, segment.length)
 
 
-def scale(cut: Cut, divisor: int, size: int, dim: int | None = None) -> Cut | int:
-    """The cut of a dimension in which one index stands for `divisor` of this cut's.
+def scale(cut: Cut, divisor: int, size: int, times: int = 1) -> Cut | int:
+    """The cut of a dimension in which `times` indices stand for `divisor` of this cut's.
 
-    A run may end inside the last index only at the end of the dimension, whose scaled size is
-    `size`. Returns the first boundary that falls inside an index where there is one.
+    A run may end inside a divisor only at the end of the dimension, whose scaled size is `size`; zeros
+    may fill it up. Returns the first boundary that falls inside one where there is one.
     """
-    if divisor == 1:
-        return Cut(cut.dim if dim is None else dim, size, cut.shares)
+    if divisor == times == 1:
+        return Cut(cut.dim, size, cut.shares)
     ranks: list[Share | None] = []
     for share in cut.shares:
         scaled = []
+        local = 0
         for source, length in share or ():
-            start, stop = (0, length) if source is None else (source, source + length)
-            for edge in (start, stop):
+            start = local if source is None else source
+            stop = start + length
+            edges = (stop,) if source is None else (start, local, stop)
+            for edge in edges:
                 if edge % divisor and edge != cut.size:
                     return edge
-            first, last = start // divisor, -(-stop // divisor)
-            scaled.append(Segment(None if source is None else first, last - first))
+            # Zeros begin where the last divisor that the source fills in part ends.
+            first = -(-start // divisor) if source is None else start // divisor
+            count = (-(-stop // divisor) - first) * times
+            scaled.append(Segment(None if source is None else first * times, count))
+            local += length
         ranks.append(None if share is None else merge_adjacent(scaled))
-    return Cut(cut.dim if dim is None else dim, size, tuple(ranks))
+    return Cut(cut.dim, size, tuple(ranks))

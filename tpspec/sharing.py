@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from tpspec import cuts
 from tpspec.axes import Axis, shares
@@ -14,9 +15,10 @@ from tpspec.layout import Cut, Segment, once, whole
 class Sharing:
     """`dim` of a tensor is made of `blocks` times `parts`; None: the tensor is whole on each rank.
 
-    `divisor`: stored indices each stand for that many rows or columns (scales of a quantized
-    weight), `size` of them in all. `once`: rank 0 alone holds it. `select`: it belongs to one
-    unit of an axis. Where `apart` is set, no rank reads it.
+    `divisor`: `times` stored indices stand for that many rows or columns (scales of a quantized
+    weight), `size` of them in all; `label` is what reports call it. With `bits`, elements of so many
+    lie across what would be cut. `once`: rank 0 alone holds it. `select`: it belongs to one unit of an
+    axis. Where `apart` is set, no rank reads it.
     """
 
     dim: int | None = None
@@ -24,14 +26,22 @@ class Sharing:
     interleaved: Axis | None = None
     blocks: int = 1
     divisor: int = 1
+    times: int = 1
+    label: str = "quantization block"
+    bits: int | None = None
     once: bool = False
     select: tuple[Axis, int] | None = None
     apart: bool = False
 
     @property
+    def total(self) -> int:
+        """Rows or columns of the cut dimension."""
+        return self.blocks * sum(part.size for part in self.parts)
+
+    @property
     def size(self) -> int:
         """Size of the cut dimension as stored."""
-        return -(-self.blocks * sum(part.size for part in self.parts) // self.divisor)
+        return -(-self.total // self.divisor) * self.times
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -51,6 +61,10 @@ class Sharing:
                 return axis, numbers
         return None
 
+    def granule(self, part: Extent) -> int:
+        """Units of a part that a rank may hold at a time, for no cut parts a quantization block."""
+        return self.divisor // gcd(self.divisor, part.width)
+
     def split_block(self, tp: int) -> int | None:
         """The first boundary that falls inside a quantization block, in rows or columns."""
         if self.dim is None or self.divisor == 1:
@@ -60,7 +74,8 @@ class Sharing:
 
     def fits(self, tp: int) -> bool:
         """Whether the tensor can be shared among tp ranks."""
-        return self.misfit(tp) is None and self.split_block(tp) is None
+        whole = self.bits is None or tp == 1
+        return whole and self.misfit(tp) is None and self.split_block(tp) is None
 
     def cut(self, tp: int) -> Cut:
         """The cut for a tp that fits."""
@@ -80,7 +95,7 @@ class Sharing:
     def _scaled(self, tp: int) -> Cut | int:
         assert self.dim is not None
         whole_units = cuts.cut(self.dim, self.parts, tp, interleaved=self.interleaved, blocks=self.blocks)
-        return cuts.scale(whole_units, self.divisor, self.size)
+        return cuts.scale(whole_units, self.divisor, self.size, self.times)
 
 
 def _real(segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
