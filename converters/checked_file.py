@@ -67,13 +67,13 @@ class Checker:
         for file in self._files:
             file.write(0, np.frombuffer(file.target.header, np.uint8))
 
-    def write(self, start: int, strip: Bytes, number: int, visit: Visit) -> None:
+    def write(self, start: int, strip: Bytes, number: int, visit: Visit, turn: int | None = None) -> None:
         """Compares each file with its part of a strip of the visit's tensor."""
         layout = visit.layout
         fold = layout.fold()
         for file in self._files:
             if share := file.target.share(layout.cut):
-                scatter(strip, start, fold, share, int(file.target.offsets[number]), file)
+                scatter(strip, start, fold, share, int(file.target.offsets[number]), file, turn)
 
     def finish(self) -> None:
         for file in self._files:

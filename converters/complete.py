@@ -135,4 +135,5 @@ def _manifest(
         ranks=tuple(files[: layout.tp]),
         extras=files[layout.tp] if len(files) > layout.tp else None,
         copied=tuple(copied),
+        pad=layout.pad,
     )

@@ -126,7 +126,8 @@ def _write(
     behind = min(journals, key=lambda journal: len(journal.digests))
     digests = list(behind.digests)
     todo = conversion.visits[len(digests) :]
-    total = sum(visit.nbytes for visit in conversion.visits)
+    sizes = [visit.nbytes * len(visit.turns(strip_bytes)) for visit in conversion.visits]
+    total = sum(sizes)
     count = min(WRITERS, len(journals))
     with ExitStack() as stack:
         writers = [RankWriter(journals[first::count]) for first in range(count)]
@@ -135,11 +136,14 @@ def _write(
         pipeline = stack.enter_context(Pipeline(writers, strip_bytes))
         pipeline.submit(RankWriter.start, None)
         feed = Feed(reader, pipeline, strip_bytes, total, progress)
-        feed.done = marked = total - sum(visit.nbytes for visit in todo)
+        feed.done = marked = sum(sizes[: len(digests)])
         for number, visit in enumerate(todo, len(digests)):
-            digests.append(
-                feed.tensor(visit.stored, visit.layout.fold(), RankWriter.write, number=number, visit=visit)
-            )
+            fold, digest = visit.layout.fold(), b""
+            for turn in visit.turns(strip_bytes):
+                digest = feed.tensor(
+                    visit.stored, fold, RankWriter.write, number=number, visit=visit, turn=turn
+                )
+            digests.append(digest)
             if feed.done - marked >= sync_bytes:
                 marked = feed.done
                 pipeline.submit(RankWriter.mark, None, tuple(digests))

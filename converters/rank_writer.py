@@ -40,14 +40,14 @@ class RankWriter:
             if not durable:
                 output.write(0, np.frombuffer(target.header, np.uint8))
 
-    def write(self, start: int, strip: Bytes, number: int, visit: Visit) -> None:
+    def write(self, start: int, strip: Bytes, number: int, visit: Visit, turn: int | None = None) -> None:
         """Appends to each file its part of a strip of the visit's tensor."""
         layout = visit.layout
         fold = layout.fold()
         for journal, output in zip(self._journals, self._outputs, strict=True):
             share = journal.target.share(layout.cut)
             if share and number >= len(journal.digests):
-                scatter(strip, start, fold, share, int(journal.target.offsets[number]), output)
+                scatter(strip, start, fold, share, int(journal.target.offsets[number]), output, turn)
 
     def mark(self, digests: Sequence[bytes]) -> None:
         """Begins to make durable what the visits behind these digests have written.

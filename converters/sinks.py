@@ -10,7 +10,7 @@ import numpy.typing as npt
 import xxhash
 
 from tpspec.converters.durable import write_error
-from tpspec.converters.strips import blocks, clip, runs
+from tpspec.converters.strips import blocks, clip, passes, runs
 from tpspec.layout import Fold, Share
 
 Bytes = npt.NDArray[np.uint8]
@@ -25,14 +25,16 @@ class Sink(Protocol):
     def write(self, position: int, data: Bytes) -> None: ...
 
 
-def scatter(strip: Bytes, start: int, fold: Fold, share: Share, base: int, sink: Sink) -> None:
+def scatter(
+    strip: Bytes, start: int, fold: Fold, share: Share, base: int, sink: Sink, turn: int | None = None
+) -> None:
     """Writes a rank's part of a strip.
 
     The strip begins at byte `start` of a tensor of this fold; the rank's piece of the tensor
-    begins at byte `base` of its file.
+    begins at byte `base` of its file. A tensor that is read in turns gives one of its passes.
     """
     inner = fold.inner
-    held = runs(share)
+    held = runs(share) if turn is None else passes(share)[turn] if turn < len(passes(share)) else ()
     length = sum(segment.length for segment in share)
     at = 0
     for block in blocks(fold, start, start + strip.size):

@@ -88,6 +88,24 @@ def runs(share: Share) -> tuple[Run, ...]:
 
 
 @lru_cache(maxsize=4096)
+def passes(share: Share) -> tuple[tuple[Run, ...], ...]:
+    """A rank's runs in groups that each come in the order of the source: one, but for heads held twice."""
+    found: list[list[Run]] = [[]]
+    for run in runs(share):
+        if found[-1] and run.source < found[-1][-1].source + found[-1][-1].length:
+            found.append([])
+        found[-1].append(run)
+    return tuple(map(tuple, found))
+
+
+def turns(fold: Fold, cut: Cut, limit: int) -> int:
+    """How often a tensor is read so that each rank gets its part in order; once where whole rows are read."""
+    if fold.size * fold.inner <= limit:
+        return 1
+    return max(len(passes(share)) for share in cut.shares if share is not None)
+
+
+@lru_cache(maxsize=4096)
 def owners(cut: Cut) -> tuple[Owned, ...]:
     """Every source index once, ascending, each from the first rank that holds it."""
     held = [Owned(rank, run) for rank, share in enumerate(cut.shares) for run in runs(share or ())]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpspec.checkpoint import StoredTensor
+from tpspec.converters.strips import turns
 from tpspec.dtypes import nbytes
 from tpspec.file_names import EXTRAS, rank_file
 from tpspec.layout import Cut, Layout, Segment, Share, TensorLayout
@@ -28,6 +29,11 @@ class Visit:
     @property
     def nbytes(self) -> int:
         return self.stored.stop - self.stored.start
+
+    def turns(self, strip_bytes: int) -> tuple[int | None, ...]:
+        """The turns in which the tensor is read; one without a number where once is enough."""
+        count = turns(self.layout.fold(), self.layout.cut, strip_bytes)
+        return tuple(range(count)) if count > 1 else (None,)
 
 
 @dataclass(frozen=True)

@@ -136,12 +136,14 @@ def _compare(
             stack.enter_context(closing(checker))
         pipeline = stack.enter_context(Pipeline(checkers, strip_bytes))
         pipeline.submit(Checker.start, None)
-        feed = Feed(reader, pipeline, strip_bytes, sum(visit.nbytes for visit in plan), progress)
+        total = sum(visit.nbytes * len(visit.turns(strip_bytes)) for visit in plan)
+        feed = Feed(reader, pipeline, strip_bytes, total, progress)
         digests = {
             visit.stored.name: feed.tensor(
-                visit.stored, visit.layout.fold(), Checker.write, number=number, visit=visit
+                visit.stored, visit.layout.fold(), Checker.write, number=number, visit=visit, turn=turn
             )
             for number, visit in enumerate(plan)
+            for turn in visit.turns(strip_bytes)
         }
         pipeline.submit(Checker.finish, None)
     return digests

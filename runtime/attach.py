@@ -70,9 +70,14 @@ class Attached:
         module.register_forward_hook(hook)
 
     def _attach_gather(self, module: nn.Module, site: Site) -> None:
+        assert site.cut is not None
+        places = _places(site.cut)
+
         def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
             del module, args
-            return torch.cat(self.collectives.all_gather(output, site.module), dim=-1)
+            gathered = torch.cat(self.collectives.all_gather(output, site.module), dim=-1)
+            padded = gathered.shape[-1] != len(places)
+            return gathered[..., torch.tensor(places, device=gathered.device)] if padded else gathered
 
         module.register_forward_hook(hook)
 
@@ -119,6 +124,17 @@ def held_rows(cut: Cut, rank: int) -> tuple[int, int]:
     assert share is not None
     source, length = share[0]
     return (0, 0) if source is None else (source, length)
+
+
+def _places(cut: Cut) -> list[int]:
+    """Where each index of a dimension stands in what the ranks hold of it, one after another."""
+    places: dict[int, int] = {}
+    position = 0
+    for source, length in (segment for share in cut.shares for segment in share or ()):
+        for i in range(length if source is not None else 0):
+            places.setdefault((source or 0) + i, position + i)
+        position += length
+    return [place for _, place in sorted(places.items())]
 
 
 def _first(output: Any) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tpspec.axes import Axis, shares
+from tpspec.axes import Axis, held_units
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.patterns import compile_pattern, expand
@@ -109,22 +109,21 @@ def taker(
     rules = Rules(scope, detect_format(scope.config))
     (placed,) = (p for p in scope.spec.rules if p.template == cut.like and rules.applies(p, binding))
     share = rules.sharing(placed, binding, "weight", None).cut(scope.tp).shares[rank] or ()
-    held = [i for first, n in share if first is not None for i in range(first, first + n)]
+    held = [0 if first is None else first + i for first, n in share for i in range(n)]
     return lambda tensor: tensor.index_select(cut.dim, torch.tensor(held, device=tensor.device))
 
 
 def _take(tensor: Tensor, axis: Axis, dim: int, scope: ConfigScope, rank: int) -> Tensor:
     """The rank's units of a dimension that holds all units, once or batch after batch.
 
-    A dimension too small for the axis is broadcast over it, and stays.
+    A dimension too small for the axis is broadcast over it, and stays. A zero unit gets the first
+    unit's values: they are finite (a mask of zeros might not be), and nothing comes of them.
     """
     size = tensor.shape[dim]
     if size % axis.units or size < axis.units:
         return tensor
     assert scope.tp is not None
-    held = [
-        u for first, n in shares(axis, scope.tp)[rank] if first is not None for u in range(first, first + n)
-    ]
+    held = [unit or 0 for unit in held_units(axis, scope.tp, rank)]
     unfolded: Tensor = tensor.unflatten(dim, (size // axis.units, axis.units))
     return unfolded.index_select(dim + 1, torch.tensor(held, device=tensor.device)).flatten(dim, dim + 1)
 

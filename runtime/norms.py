@@ -38,20 +38,24 @@ def attach_statistics(module: nn.Module, site: Site, collectives: Collectives) -
 def _rms_norm(
     module: nn.Module, hidden: Tensor, output: Tensor, what: Statistics, name: str, collectives: Collectives
 ) -> Tensor:
-    local = hidden.pow(2).sum(-1, keepdim=True)
+    slots = [0 if group is None else group for group in what.slots[collectives.rank]]
+    parts = hidden.unflatten(-1, (len(slots), -1))
     eps = _epsilon(module)
-    group = _group_of(what, collectives.rank)
-    sums = local.new_zeros((*local.shape[:-1], what.groups))
-    sums[..., group] = local[..., 0]
-    whole = collectives.all_reduce(sums, name)[..., group : group + 1] / (what.copies * what.size)
-    return output.float() * torch.sqrt((local / hidden.shape[-1] + eps) / (whole + eps))
+    real = (hidden * _real(what, collectives.rank, hidden)).unflatten(-1, (len(slots), -1)).pow(2).sum(-1)
+    groups = torch.tensor(slots, device=hidden.device)
+    sums = real.new_zeros((*real.shape[:-1], what.groups)).index_add(-1, groups, real)
+    whole = collectives.all_reduce(sums, name)[..., groups] / (what.copies * what.size)
+    ratio = torch.sqrt((parts.pow(2).mean(-1) + eps) / (whole + eps)).unsqueeze(-1)
+    scaled: Tensor = output.float().unflatten(-1, (len(slots), -1)) * ratio
+    return scaled.flatten(-2)
 
 
 def _layer_norm(
     module: nn.Module, hidden: Tensor, output: Tensor, what: Statistics, name: str, collectives: Collectives
 ) -> Tensor:
     del output
-    sums = torch.stack([hidden.sum(-1), hidden.pow(2).sum(-1)], dim=-1)
+    real = hidden * _real(what, collectives.rank, hidden)
+    sums = torch.stack([real.sum(-1), real.pow(2).sum(-1)], dim=-1)
     mean, square = (collectives.all_reduce(sums, name) / (what.copies * what.size)).unbind(-1)
     deviation = torch.rsqrt(square - mean.pow(2) + _epsilon(module))
     normal = (hidden - mean.unsqueeze(-1)) * deviation.unsqueeze(-1)
@@ -60,12 +64,11 @@ def _layer_norm(
     return normal if bias is None else normal + bias.float()
 
 
-def _group_of(what: Statistics, rank: int) -> int:
-    """The group that a rank's part belongs to, where groups span ranks."""
-    share = what.cut.shares[rank]
-    assert share is not None
-    assert share[0].source is not None
-    return share[0].source // what.size
+def _real(what: Statistics, rank: int, hidden: Tensor) -> Tensor:
+    """1 for the elements of a rank's width that count, 0 for padding, which need not be zeros."""
+    share = what.cut.shares[rank] or ()
+    held = [float(source is not None) for source, length in share for _ in range(length)]
+    return torch.tensor(held, device=hidden.device)
 
 
 def _epsilon(module: nn.Module) -> float:

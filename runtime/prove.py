@@ -31,6 +31,7 @@ from tpspec.dtypes import nbytes
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
 from tpspec.layout import Layout
+from tpspec.padding import Order
 from tpspec.presharded import Presharded
 from tpspec.resolution import Resolution
 from tpspec.resolve import INCOMPLETE, resolve
@@ -98,10 +99,14 @@ class Subject:
 
 @contextmanager
 def tiny_subject(
-    spec: Spec, spec_file: Path | None = None, changes: Mapping[str, Any] | None = None
+    spec: Spec,
+    spec_file: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    pad: Order | None = None,
 ) -> Iterator[Subject]:
     """The tiny random model of a spec, saved as transformers saves it; `changes` go over its config.
 
+    With `pad` it is cut for any tp, zero units filling up what that does not divide.
     Raises TpspecError where transformers cannot build it, or the spec does not match it.
     """
     model = tiny_model(spec, changes)
@@ -110,7 +115,7 @@ def tiny_subject(
         if spec.model_class == "text":
             tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})}).save_pretrained(scratch)
         try:
-            made = subject(model, Path(scratch), spec, spec_file)
+            made = subject(model, Path(scratch), spec, spec_file, pad)
         except TpspecError as error:
             findings = [
                 replace(each, remedy=OF_TINY.get(each.remedy, each.remedy)) for each in error.findings
@@ -119,20 +124,24 @@ def tiny_subject(
         yield made
 
 
-def checkpoint_subject(directory: Path, spec: Spec, spec_file: Path | None = None) -> Subject:
+def checkpoint_subject(
+    directory: Path, spec: Spec, spec_file: Path | None = None, pad: Order | None = None
+) -> Subject:
     """A real checkpoint, which has to fit into memory in fp32, whole and once more in shards."""
     check_known(model_types(open_checkpoint(directory).config)[0], str(directory))
     options = {"attn_implementation": spec.attention} if spec.attention else {}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, trust_remote_code=False, **options
     )
-    return subject(model.eval(), directory, spec, spec_file)
+    return subject(model.eval(), directory, spec, spec_file, pad)
 
 
-def subject(model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path | None) -> Subject:
+def subject(
+    model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path | None, pad: Order | None = None
+) -> Subject:
     """Runs the unsharded model. Raises TpspecError where it does not run, or the spec does not match it."""
     checkpoint = open_checkpoint(directory)
-    resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
     resolution.check(1)
     ids = sample_ids(model.config.get_text_config().vocab_size)
     inputs = _inputs(resolution, len(ids))

@@ -25,7 +25,6 @@ from tpspec.runtime.narrow import narrow_model
 from tpspec.runtime.rank_file import RankFile
 from tpspec.runtime.selected import keep_selected
 from tpspec.runtime.sites import Site, find_sites, predicted
-from tpspec.scope import ConfigScope
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def load_rank(
     config = read_model_config(str(directory), text_only=spec.model_class == "text")
     model = build_model(config, attention=spec.attention)
     names = MemoryNames(spec, model)
-    scope = ConfigScope(spec, presharded.config, presharded.tp)
+    scope = resolution.scope(presharded.tp)
     keep_selected(names, scope, rank)
     _fill(model, names, presharded.layout.tensors, RankFile(file), rank)
     _choose_expert_kernel(model)
@@ -87,7 +86,7 @@ def load_rank(
 def matching_resolution(presharded: Presharded, spec_file: Path | None) -> Resolution:
     """The spec's resolution, which has to cut every tensor as the directory's manifest says."""
     spec = choose_spec(presharded.config, spec_file)
-    resolution = resolve(spec, presharded.config, presharded.stored)
+    resolution = resolve(spec, presharded.config, presharded.stored, presharded.layout.pad)
     layout = resolution.layout(presharded.tp)
     findings = [
         Finding(name, "is cut otherwise by the spec", spec.where)

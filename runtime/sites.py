@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tpspec.axes import held_units
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.patterns import compile_pattern
 from tpspec.language.schema import Norm
@@ -30,13 +31,18 @@ COLLECTIVES: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """A norm over a sharded width: `groups` of `size` elements, each element on `copies` ranks."""
+    """A norm over a sharded width: `groups` of `size` elements, each element held `copies` times.
+
+    `slots` gives for each rank the group of each of the equal parts that its width has, None where
+    all of a part is padding.
+    """
 
     norm: Norm
     groups: int
     size: int
     copies: int
     cut: Cut
+    slots: tuple[tuple[int | None, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,8 @@ class Site:
     """Something done at a module.
 
     `partner` is the sibling to which a partial sum that is held back is added, `cut` how the
-    vocabulary is shared, `statistics` what a norm sums up, `runs` how often the module runs in a
-    forward pass on text alone.
+    vocabulary, or what is gathered, is shared, `statistics` what a norm sums up, `runs` how often the
+    module runs in a forward pass on text alone.
     """
 
     kind: Kind
@@ -60,7 +66,7 @@ def find_sites(resolution: Resolution, names: MemoryNames, tp: int) -> list[Site
     """The sites of a model. Raises TpspecError for a rule whose module the model does not have."""
     if tp == 1:
         return []
-    scope = ConfigScope(resolution.spec, resolution.config, tp)
+    scope = resolution.scope(tp)
     sites: dict[tuple[Kind, str], Site] = {}
     for item in _modules(resolution):
         runs = _runs(item.placed, item.binding, scope)
@@ -101,7 +107,9 @@ def _sites_of(item: Shared, names: MemoryNames, scope: ConfigScope) -> Iterator[
     if rule.tag == "row":
         yield from _reduce(item, names)
     if rule.gather or rule.gather_at:
-        yield Site("gather", _module(placed, rule.gather_at or placed.template, item.binding, names))
+        module = _module(placed, rule.gather_at or placed.template, item.binding, names)
+        assert scope.tp is not None
+        yield Site("gather", module, cut=item.sharing.cut(scope.tp))
     if rule.norm:
         statistics = _statistics(item, scope)
         if statistics:
@@ -130,11 +138,15 @@ def _statistics(item: Shared, scope: ConfigScope) -> Statistics | None:
     norm, sharing, tp = item.placed.rule.norm, item.sharing, scope.tp
     assert norm is not None
     assert tp is not None
-    groups = scope.axis(norm.groups, item.binding).units if norm.groups else 1
-    if norm.groups and groups % tp == 0:
+    cut, groups = sharing.cut(tp), scope.axis(norm.groups, item.binding) if norm.groups else None
+    if groups is None:
+        copies = sharing.parts[0].axis.copies(tp) if sharing.parts[0].axis else 1
+        return Statistics(norm, 1, sharing.size, copies, cut, ((0,),) * tp)
+    slots = tuple(tuple(held_units(groups, tp, rank)) for rank in range(tp))
+    size = sharing.size // groups.units
+    if groups.copies(tp) == 1 and cut.length(0) == len(slots[0]) * size:
         return None
-    copies = sharing.parts[0].axis.copies(tp) if sharing.parts[0].axis else 1
-    return Statistics(norm, groups, sharing.size // groups, copies, sharing.cut(tp))
+    return Statistics(norm, groups.units, size, 1, cut, slots)
 
 
 def _counted_once(scope: ConfigScope, names: MemoryNames) -> Iterator[Site]:

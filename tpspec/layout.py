@@ -15,6 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 from tpspec.dtypes import nbytes
+from tpspec.padding import Order
 
 MAX_TP = 4096
 """Largest tp that is considered."""
@@ -132,12 +133,14 @@ class Layout:
 
     `tensors` stands in the order in which rank files store them; `extras` names the stored
     tensors that no rank reads (ignored, dropped or unused) and that merging needs all the same.
+    `pad` is the order in which zero units were chosen, None where tp has to divide.
     """
 
     tp: int
     spec: str
     tensors: Mapping[str, TensorLayout]
     extras: tuple[str, ...] = ()
+    pad: Order | None = None
 
     def of_rank(self, rank: int) -> Iterator[TensorLayout]:
         """The tensors that a rank holds, in file order."""

@@ -22,6 +22,7 @@ from tpspec import __version__, json_strict
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import EXTRAS, MANIFEST, STATE, carry_problem, is_plain, rank_file
 from tpspec.layout import Cut, Share
+from tpspec.padding import Order
 from tpspec.regular_file import read_regular
 from tpspec.safetensors_header import MAX_HEADER
 from tpspec.weight_files import may_hold_weights
@@ -101,7 +102,8 @@ class CutRecord(NamedTuple):
 class Manifest:
     """All of tpspec.json.
 
-    `padding` gives the real and the padded size of the tensors that are padded. `losses` says why
+    `pad` is the order in which zero units were chosen, where they were; `padding` gives the real and
+    the padded size of the tensors that have zeros (a vocabulary always may). `losses` says why
     merging gives equal values but not the original files' bytes; empty where it gives the bytes.
     """
 
@@ -118,6 +120,7 @@ class Manifest:
     ranks: tuple[FileRecord, ...]
     extras: FileRecord | None
     copied: tuple[FileRecord, ...]
+    pad: Order | None = None
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -206,7 +209,7 @@ def _findings(manifest: Manifest) -> Iterator[Finding]:
         if record.size < 0 or not is_hash(record.xxh3_128):
             yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
     for number, row in enumerate(manifest.cuts):
-        if problem := _cut_problem(Cut(*row), tp):
+        if problem := _cut_problem(Cut(*row), tp, ordered=manifest.pad is None):
             yield Finding(f"cuts.{number}", problem)
     for source in manifest.sources:
         if not is_hash(source.digest):
@@ -244,8 +247,11 @@ def _repeated(where: str, names: Sequence[str]) -> Iterator[Finding]:
             yield Finding(where, f"{name!r:.80} stands {count} times")
 
 
-def _cut_problem(cut: Cut, tp: int) -> str:
-    """What keeps a cut from being merged; empty where nothing does."""
+def _cut_problem(cut: Cut, tp: int, *, ordered: bool) -> str:
+    """What keeps a cut from being merged; empty where nothing does.
+
+    The segments of a rank are `ordered`, unless padding has a head twice on one.
+    """
     if cut.tp != tp:
         return f"shares a dimension among {cut.tp} ranks, not {tp}"
     if cut.size < 0 or (cut.dim is None and cut.size != 1) or (cut.dim is not None and cut.dim < 0):
@@ -256,7 +262,7 @@ def _cut_problem(cut: Cut, tp: int) -> str:
             return f"gives rank {rank} a segment without a length"
         if any((s.source or 0) < 0 or (s.source or 0) + s.length > cut.size for s in held):
             return f"gives rank {rank} more than the {cut.size} indices that there are"
-        if any((a.source or 0) + a.length > (b.source or 0) for a, b in pairwise(held)):
+        if ordered and any((a.source or 0) + a.length > (b.source or 0) for a, b in pairwise(held)):
             return f"gives rank {rank} segments that are not in order"
     for start, stop, count in cut.copies():
         if not count:

@@ -14,8 +14,6 @@ from functools import lru_cache
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from tpspec.language.expressions import ExpressionError
-
 if TYPE_CHECKING:
     from tpspec.language.spec import PlacedRule
     from tpspec.rules import Rules
@@ -113,6 +111,6 @@ def _sharings(rules: Rules, placed: PlacedRule) -> Iterator[tuple[Sharing, int]]
     scope, free = rules.scope, rules.free(placed)
     times = prod(len(scope.range(name)) for name in placed.pattern.variables if name not in free)
     for binding in scope.bindings(free):
-        with suppress(ExpressionError, ValueError):
+        with suppress(ValueError):
             if rules.applies(placed, binding):
                 yield rules.sharing(placed, binding, "weight", None), times

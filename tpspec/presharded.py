@@ -187,7 +187,7 @@ def _layout(manifest: Manifest, files: Sequence[StoredFile]) -> Layout:
         if number != NOT_CUT
     }
     extras = tuple(tensor.name for _, number, tensor in placed if number == NOT_CUT)
-    return Layout(manifest.tp, manifest.spec.name, held, extras)
+    return Layout(manifest.tp, manifest.spec.name, held, extras, manifest.pad)
 
 
 def _header_findings(

@@ -126,7 +126,9 @@ class Resolution:
             rule = f"{item.placed.rule.described()} ({item.placed.place})"
             tensors[name] = TensorLayout(name, item.tensor.dtype, item.tensor.shape, cuts[sharing], rule)
         ordered = order.rank_file_order(self.spec, list(tensors.values()))
-        return Layout(tp, self.spec.name, {tensor.name: tensor for tensor in ordered}, tuple(extras))
+        order_of = self.pad.order if self.pad else None
+        held = {tensor.name: tensor for tensor in ordered}
+        return Layout(tp, self.spec.name, held, tuple(extras), order_of)
 
 
 class _Broken(NamedTuple):

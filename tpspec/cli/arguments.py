@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from tpspec.layout import MAX_TP
+from tpspec.padding import ORDERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +38,17 @@ def spec_option(function: F) -> F:
     path = click.Path(exists=True, dir_okay=False, path_type=Path)
     text = "Use this spec file in place of the one that the model type finds."
     return click.option("--spec", "spec_file", type=path, metavar="FILE", help=text)(function)
+
+
+def pad_option(function: F) -> F:
+    """`--pad [kv|weights]`: `kv` where it stands alone."""
+    text = (
+        "Fill up with zero heads and columns what tp does not divide, exactly: with the smallest cache (kv), "
+        "or the fewest weights."
+    )
+    return click.option(
+        "--pad", type=click.Choice(ORDERS), is_flag=False, flag_value="kv", metavar="[kv|weights]", help=text
+    )(function)
 
 
 def code_option(function: F) -> F:

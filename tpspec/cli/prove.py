@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import code_option, json_option, spec_option, tp_list
+from tpspec.cli.arguments import code_option, json_option, pad_option, spec_option, tp_list
 from tpspec.errors import TpspecError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tpspec.language.spec import Spec
     from tpspec.layout import Layout
+    from tpspec.padding import Order
     from tpspec.runtime.prove import Proof, Subject
 
 USUAL = (2, 4, 8)
@@ -27,6 +28,7 @@ Examples:
   tpspec prove mixtral
   tpspec prove ./my-model.yaml --tp 2,4,8
   tpspec prove ./SmolLM2 --tp 3
+  tpspec prove llama --tp 3,5 --pad
 """
 
 
@@ -35,6 +37,7 @@ Examples:
 @click.option(
     "--tp", callback=tp_list, metavar="N[,N...]", help="Sizes to prove; 2, 4 and 8 where they fit, if unsaid."
 )
+@pad_option
 @spec_option
 @code_option
 @json_option
@@ -43,6 +46,7 @@ def command(
     ctx: click.Context,
     what: str,
     tp: tuple[int, ...],
+    pad: Order | None,
     spec_file: Path | None,
     code: Path | None,
     as_json: bool,
@@ -61,7 +65,7 @@ def command(
     register_code(code)
     spec, path = _spec_of(what, spec_file)
     proofs = []
-    with _subject(what, spec, path) as subject:
+    with _subject(what, spec, path, pad) as subject:
         for size in tp or [size for size in USUAL if subject.resolution.fits(size)]:
             proofs.append(prove(subject, size))
             if not as_json:
@@ -89,12 +93,12 @@ def _spec_of(what: str, spec_file: Path | None) -> tuple[Spec, Path | None]:
     return registry.spec_named(registry.built_in_index().get(what, what)), None
 
 
-def _subject(what: str, spec: Spec, path: Path | None) -> AbstractContextManager[Subject]:
+def _subject(what: str, spec: Spec, path: Path | None, pad: Order | None) -> AbstractContextManager[Subject]:
     from tpspec.runtime.prove import checkpoint_subject, tiny_subject
 
     if Path(what).is_dir():
-        return nullcontext(checkpoint_subject(Path(what), spec, path))
-    return tiny_subject(spec, path)
+        return nullcontext(checkpoint_subject(Path(what), spec, path, pad))
+    return tiny_subject(spec, path, pad=pad)
 
 
 def _note_whole(layout: Layout) -> None:
