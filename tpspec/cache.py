@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpspec.dtypes import BITS, STORED_AS
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.schema import CacheEntry
@@ -63,6 +64,6 @@ def _sizes(scope: ConfigScope, entry: CacheEntry, binding: Mapping[str, int]) ->
 
 def cache_dtype(config: Mapping[str, Any]) -> tuple[str, int]:
     """The element type that config.json names for the model, and its bytes; bfloat16 where none is."""
-    sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-    name = config.get("dtype") or config.get("torch_dtype")
-    return (name, sizes[name]) if isinstance(name, str) and name in sizes else ("bfloat16", 2)
+    said = config.get("dtype") or config.get("torch_dtype")
+    name = said if isinstance(said, str) and said in STORED_AS else "bfloat16"
+    return name, BITS[STORED_AS[name]] // 8

@@ -34,6 +34,9 @@ BITS = {
     "C64": 64,
 }
 
+STORED_AS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""What safetensors calls the element types that config.json names."""
+
 
 def nbytes(dtype: str, shape: Sequence[int]) -> int:
     """Bytes of a packed tensor. Raises ValueError where packed elements do not fill whole bytes."""

@@ -22,7 +22,11 @@ from tpspec.sharing import Sharing
 
 @dataclass(frozen=True)
 class Shared:
-    """One tensor (or, from a config alone, one rule at some layers) and how it is shared."""
+    """One tensor (or, from a config alone, one rule at some layers) and how it is shared.
+
+    From a config alone it stands for `count` tensors that look alike, and `tensor` is what the spec says
+    of them; None where it does not say their shape, or whether they are there.
+    """
 
     placed: PlacedRule
     binding: Mapping[str, int]
@@ -30,6 +34,7 @@ class Shared:
     parameter: str = ""
     tensor: StoredTensor | None = None
     prefix: Prefix = NO_PREFIX
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from tpspec.cache import cache_dtype
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.config import model_types
+from tpspec.dtypes import STORED_AS
 from tpspec.errors import Finding, TpspecError
 from tpspec.faults import Faults
 from tpspec.language import registry
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.spec import PlacedRule, Spec
+from tpspec.language.tags import NO_RANK
 from tpspec.layout import Layout
 from tpspec.matching import Match, Matcher
 from tpspec.padding import Order, decide
@@ -26,6 +30,7 @@ from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
 from tpspec.rules import RuleError, Rules
 from tpspec.scope import ConfigScope
+from tpspec.shapes import declared, parameters, stored_shape
 
 MAX_TENSORS = 2**18
 """One rule for more modules than this is a broken config, not a model."""
@@ -98,6 +103,7 @@ class _Resolver:
         self.scope = scope
         self.rules = rules
         self.faults = faults
+        self.dtype = STORED_AS[cache_dtype(scope.config)[0]]
         self.at_fault: set[tuple[int, tuple[int, ...]]] = set()
         """Rules and bindings whose tensors were found wanting, and so are not absent."""
 
@@ -114,13 +120,28 @@ class _Resolver:
                 continue
             for binding in self.scope.bindings(self.rules.free(placed)):
                 try:
-                    if not self.rules.applies(placed, binding):
-                        continue
-                    sharing = self.rules.sharing(placed, binding, "weight", None)
+                    if self.rules.applies(placed, binding):
+                        yield from self._alike(placed, binding)
                 except (ExpressionError, RuleError) as error:
                     self.faults.add(placed.pattern, str(error), placed.place, _remedy(error), binding)
-                    continue
-                yield Shared(placed, binding, sharing)
+
+    def _alike(self, placed: PlacedRule, binding: Mapping[str, int]) -> Iterator[Shared]:
+        """What a rule makes of all layers, experts and heads that a binding leaves open."""
+        rule, sharing = placed.rule, self.rules.sharing(placed, binding, "weight", None)
+        if rule.optional or placed.pattern.subtree or rule.tag in NO_RANK or sharing.divisor > 1:
+            yield Shared(placed, binding, sharing, count=0 if rule.optional else 1)
+            return
+        count = prod(len(self.scope.range(name)) for name in placed.pattern.variables if name not in binding)
+        for parameter in parameters(self.rules, placed, binding):
+            if parameter == "weight" and self._tied(placed):
+                continue
+            shape = stored_shape(self.rules, placed, binding, parameter)
+            sharing = self.rules.sharing(placed, binding, parameter, shape)
+            # Whether it is a module's weight or a bare parameter, the spec does not say.
+            named = "" if parameter == "weight" else parameter
+            name = f"{placed.template}.{named}" if named else placed.template
+            tensor = None if shape is None else declared(name, self.dtype, shape)
+            yield Shared(placed, binding, sharing, named, tensor, count=count)
 
     def from_tensors(self, tensors: Mapping[str, StoredTensor]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
         """Every tensor under exactly one rule, every rule with its tensors."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import lcm, prod
+from typing import NamedTuple
 
 from tpspec.axes import Axis
 from tpspec.cuts import Extent
@@ -24,6 +25,13 @@ class RuleError(ValueError):
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+class Size(NamedTuple):
+    """A dimension's size, and the expression that gives it."""
+
+    number: int
+    source: str
 
 
 class Rules:
@@ -92,7 +100,7 @@ class Rules:
             assert rule.select is not None
             unit = list(binding.values())[-1] if binding else 0
             return Sharing(select=(self.scope.axis(rule.select, binding), unit))
-        if rule.shape and parameter in ("", "weight"):
+        if rule.shape is not None and parameter in ("", "weight"):
             expected = tuple(self.scope.count(e, binding, least=0) for e in rule.shape)
             if shape not in (None, expected):
                 raise RuleError(_differs(shape, expected, rule.shape))
@@ -201,31 +209,32 @@ class Rules:
         dimensions: tuple[Dimension, ...],
         position: int,
     ) -> None:
-        """The dimension that is not cut is the residual stream's, or what `in` and `out` say."""
-        rule, tag = placed.rule, TAGS[placed.rule.tag]
-        said = rule.out if tag.dimension == "in" else rule.in_
+        """The dimensions that are not cut are the residual stream's, or what `in`, `out` and `dims` say."""
+        rule = placed.rule
         plain_matrix = len(shape) == 2 and rule.dim is None
         for other, (name, divisor) in enumerate(dimensions):
-            if other == position:
+            told = name not in ("in", "out") or rule.in_ or rule.out or plain_matrix or rule.dims
+            if other == position or not told:
                 continue
-            if name in self.scope.spec.ranges and rule.dims is not None:
-                expected, source = len(self.scope.range(name)), str(self.scope.spec.ranges[name][-1])
-            elif (
-                name in ("in", "out")
-                and (said or plain_matrix or rule.dims)
-                and (said or self.scope.spec.hidden)
-            ):
-                expression = said or self.scope.spec.hidden
-                assert expression is not None
-                expected, source = self.scope.count(expression, binding), str(expression)
-            else:
-                continue
-            if shape[other] != -(-expected // divisor):
+            size = self.size(placed, binding, name)
+            if size is not None and shape[other] != -(-size.number // divisor):
                 raise RuleError(
                     f"shape {list(shape)} has {shape[other]} in dimension {other}, but config.json makes it "
-                    f"{-(-expected // divisor)} ({source})",
+                    f"{-(-size.number // divisor)} ({size.source})",
                     OWN_CONFIG,
                 )
+
+    def size(self, placed: PlacedRule, binding: Mapping[str, int], name: str) -> Size | None:
+        """The size of a dimension that is not cut, undivided; None where the spec does not say it."""
+        rule = placed.rule
+        if name in ("in", "out"):
+            said = rule.out if name == "out" else rule.in_
+            expression = said or self.scope.spec.hidden
+        elif name in self.scope.spec.ranges and name not in binding:
+            return Size(len(self.scope.range(name)), str(self.scope.spec.ranges[name][-1]))
+        else:
+            expression = next((size for size in rule.sizes if size.text == name), None)
+        return None if expression is None else Size(self.scope.count(expression, binding), str(expression))
 
 
 def _other_rule(placed: PlacedRule, shape: tuple[int, ...], position: int, size: int) -> str:

@@ -90,8 +90,18 @@ Exprs = Annotated[
     BeforeValidator(_as_list, json_schema_input_type=str | int | list[str | int]),
     Field(min_length=1, max_length=64),
 ]
+
+
+def _as_dimension(value: Any) -> Any:
+    text = str(value) if isinstance(value, int) else value
+    if isinstance(text, str) and text not in ("in", "out"):
+        parse(text)
+    return text
+
+
+Dim = Annotated[Name, BeforeValidator(_as_dimension, json_schema_input_type=str | int)]
 Shape = Annotated[
-    Literal[True] | Exprs,
+    Literal[True] | Annotated[tuple[Expr, ...], Field(max_length=8)],
     BeforeValidator(
         lambda v: v if v is True else _as_list(v), json_schema_input_type=bool | str | int | list[str | int]
     ),
@@ -141,8 +151,8 @@ class Rule(Strict):
     """Unit widths where they differ from the axes': one for all parts, or one per part."""
     layout: Literal["out-in", "in-out"] = "out-in"
     """How a two-dimensional weight is stored (GPT-2's Conv1D: in-out)."""
-    dims: tuple[Name, ...] | None = None
-    """What each stored dimension is: `in`, `out`, or a range such as `expert`."""
+    dims: Annotated[tuple[Dim, ...], Field(min_length=1, max_length=8)] | None = None
+    """What each stored dimension is: `in`, `out`, a range such as `expert`, or a size."""
     dim: Annotated[int, Field(ge=0)] | None = None
     """The dimension of a bare parameter that is cut, where it is not the first."""
     in_: Expr | None = Field(None, alias="in")
@@ -196,6 +206,8 @@ class Rule(Strict):
         wrong += [name for name in _ROW_ONLY if getattr(self, name) and tag.name not in ("row", "once")]
         if wrong:
             raise ValueError(f"'{wrong[0]}' does not go with '{tag.name}'")
+        if self.reduce_at and self.reduce_before:
+            raise ValueError("'reduce_at' and 'reduce_before' name two places for one sum")
         if self.width and self.parts and len(self.width) not in (1, len(self.parts)):
             raise ValueError(f"{len(self.width)} widths for {len(self.parts)} parts")
         if self.dims is not None and tag.cuts and tag.dimension not in self.dims and self.dim is None:
@@ -217,6 +229,11 @@ class Rule(Strict):
     def shape(self) -> tuple[Expression, ...] | None:
         """The size that a replicated tensor is said to have."""
         return None if self.replicated in (None, True) else self.replicated  # type: ignore[return-value]
+
+    @property
+    def sizes(self) -> tuple[Expression, ...]:
+        """The sizes among `dims`, ranges included."""
+        return tuple(parse(name) for name in self.dims or () if name not in ("in", "out"))
 
     def described(self) -> str:
         """The tag as the report shows it, e.g. `qkv-head q+kv+kv`."""

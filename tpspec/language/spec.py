@@ -33,7 +33,7 @@ class PlacedRule:
         """Everything in the rule that is computed from the config."""
         rule = self.rule
         single = (rule.when, rule.blocks, rule.in_, rule.out, rule.bias, rule.runs)
-        many = (*(rule.width or ()), *(rule.shape or ()), *(part.width for part in rule.parts))
+        many = (*(rule.width or ()), *(rule.shape or ()), *rule.sizes, *(part.width for part in rule.parts))
         return tuple(expression for expression in (*single, *many) if expression is not None)
 
 

@@ -198,8 +198,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a link of the hardware can feed: FLOP per byte that keep both busy, and the tp up to which
-    the arithmetic of large batches takes longer than the collectives."""
+    """What a link of the hardware can feed.
+
+    `balance` is the FLOP per byte that keep device and link busy, `break_even` the tp up to which the
+    arithmetic of large batches takes longer than the collectives.
+    """
 
     name: Literal["inside a node", "across nodes"]
     bandwidth: float

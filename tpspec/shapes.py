@@ -1,0 +1,71 @@
+"""The shapes in which a module's tensors are stored, from the spec and the config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tpspec.dtypes import nbytes
+from tpspec.language.spec import PlacedRule
+from tpspec.language.tags import TAGS
+from tpspec.quantization import Dimension, weight_dimensions
+from tpspec.rules import Rules
+from tpspec.safetensors_header import StoredTensor
+
+Binding = Mapping[str, int]
+
+
+def parameters(rules: Rules, placed: PlacedRule, binding: Binding) -> Iterator[str]:
+    """The tensors that a module is stored as. A bare parameter counts as its own weight."""
+    yield "weight"
+    if placed.rule.bias is not None and rules.scope.evaluate(placed.rule.bias, binding):
+        yield "bias"
+
+
+def declared(name: str, dtype: str, shape: tuple[int, ...]) -> StoredTensor:
+    """A tensor that a spec says a checkpoint has; it is in no file."""
+    return StoredTensor(name, dtype, shape, "", 0, nbytes(dtype, shape))
+
+
+def stored_shape(
+    rules: Rules, placed: PlacedRule, binding: Binding, parameter: str
+) -> tuple[int, ...] | None:
+    """The shape of one of a module's tensors; None where the spec does not say it.
+
+    Raises RuleError and ExpressionError where rule and config do not fit.
+    """
+    rule = placed.rule
+    if rule.shape is not None and parameter == "weight":
+        return tuple(rules.scope.count(size, binding, least=0) for size in rule.shape)
+    dimensions = _dimensions(rules, placed, parameter)
+    sizes = [_size(rules, placed, binding, dimension.name) for dimension in dimensions or ()]
+    if not dimensions or None in sizes:
+        return None
+    return tuple(
+        -(-size // dimension.divisor)
+        for size, dimension in zip(sizes, dimensions, strict=True)
+        if size is not None
+    )
+
+
+def _dimensions(rules: Rules, placed: PlacedRule, parameter: str) -> tuple[Dimension, ...] | None:
+    rule = placed.rule
+    if parameter != "weight":
+        return rules.stored.parameters[parameter]
+    if rule.dims:
+        return tuple(map(Dimension, rule.dims))
+    if rule.norm:
+        return (Dimension("out"),)
+    if TAGS[rule.tag].cuts and rule.dim is None:
+        return weight_dimensions(2, in_out=rule.layout == "in-out")
+    return None
+
+
+def _size(rules: Rules, placed: PlacedRule, binding: Binding, name: str) -> int | None:
+    rule = placed.rule
+    if rule.shape and name in ("in", "out"):
+        out_in = rule.shape if rule.layout == "out-in" else tuple(reversed(rule.shape))
+        return rules.scope.count(out_in[0 if name == "out" else 1], binding)
+    if name == TAGS[rule.tag].dimension:
+        return rules.sharing(placed, binding, "weight", None).total
+    size = rules.size(placed, binding, name)
+    return size and size.number
