@@ -54,7 +54,7 @@ def test_a_wheel_holds_every_module_and_spec_of_the_four_folders(wheel: Path):
     expected = {
         (Path("tpspec") / path.relative_to(package)).as_posix()
         for folder in folders
-        for suffix in ("py", "yaml", "json", "typed")
+        for suffix in ("py", "yaml", "json", "typed", "css", "js")
         for path in folder.rglob(f"*.{suffix}")
     }
     assert {"tpspec/py.typed", "tpspec/specs/llama.yaml", "tpspec/converters/__init__.py"} <= expected

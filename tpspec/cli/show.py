@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpspec.cli.arguments import json_option, spec_option, tp_option
+from tpspec.cli.pictures import picture_options
 
 if TYPE_CHECKING:
     from tpspec.shard_map import MapRow
@@ -18,6 +19,7 @@ Examples:
   tpspec show ./Llama-3-70B --tp 16 --rank 9
   tpspec show config.json --tp 8 --module '*.self_attn.*'
   tpspec show ./SmolLM2 --tp 3 --json
+  tpspec show config.json --tp 16 --html map.html --svg map.svg
 """
 
 
@@ -26,14 +28,24 @@ Examples:
 @tp_option(required=True)
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="What this rank holds, index by index.")
 @click.option("--module", "modules", metavar="GLOB", help="Only names that match this shell pattern.")
+@picture_options
 @spec_option
 @json_option
 def command(
-    path: str, tp: int, rank: int | None, modules: str | None, spec_file: Path | None, as_json: bool
+    path: str,
+    tp: int,
+    rank: int | None,
+    modules: str | None,
+    html: Path | None,
+    svg: Path | None,
+    png: Path | None,
+    spec_file: Path | None,
+    as_json: bool,
 ) -> None:
-    """Print which part of each tensor each rank holds.
+    """Print, or draw, which part of each tensor each rank holds.
 
-    PATH is what `tpspec validate` takes. Layers that are cut alike share a line.
+    PATH is what `tpspec validate` takes. Layers that are cut alike share a line. With a picture, the
+    table is not printed.
     """
     from tpspec.hub import locate
     from tpspec.resolve import choose_spec, resolve
@@ -45,10 +57,26 @@ def command(
     tensors = located.checkpoint.tensors if located.checkpoint and located.checkpoint.files else None
     resolution = resolve(choose_spec(located.config, spec_file), located.config, tensors)
     rows = shard_map(resolution, tp, modules)
+    if html or svg or png:
+        from tpspec.cli.pictures import say_written
+        from tpspec.pictures.write import write_map
+
+        write_map(title_of(path), resolution.spec.name, rows, tp, html=html, svg=svg, png=png)
+        say_written(html, svg, png)
+        if not as_json:
+            return
     if as_json:
         click.echo(json.dumps({"tp": tp, "spec": resolution.spec.name, "rows": [r.as_json() for r in rows]}))
     else:
         _print(rows, tp, rank)
+
+
+def title_of(path: str) -> str:
+    """What to call the model of a path: the directory's name, or the file's, or the id."""
+    where = Path(path)
+    if where.suffix != ".json":
+        return where.name if where.exists() else path
+    return where.resolve().parent.name if where.name == "config.json" else where.stem
 
 
 def _print(rows: list[MapRow], tp: int, rank: int | None) -> None:
