@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -82,7 +83,7 @@ def main() -> None:
     print(table, end="")
 
 
-def write_model(folder: Path, config: dict[str, object]) -> Path:
+def write_model(folder: Path, config: dict[str, object], fill: Callable[[int], bytes] = os.urandom) -> Path:
     """A checkpoint of random bytes in three files with an index, laid out as save_pretrained does."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config, indent=2))
@@ -105,7 +106,7 @@ def write_model(folder: Path, config: dict[str, object]) -> Path:
         with (folder / file).open("wb") as out:
             out.write(encode_header(entries, {"format": "pt"}))
             for start in range(0, position, BLOCK):
-                out.write(os.urandom(min(BLOCK, position - start)))
+                out.write(fill(min(BLOCK, position - start)))
     index = {"metadata": {"total_size": held}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     return folder
