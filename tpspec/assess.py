@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from tpspec.cache import CacheSize, cache_dtype, cache_size
 from tpspec.errors import Finding
 from tpspec.hub import locate
 from tpspec.language.spec import Spec
+from tpspec.padding import Order
+from tpspec.padding_report import Padding, padded
 from tpspec.resolution import Misfit, Resolution
 from tpspec.resolve import choose_spec, resolve
 
@@ -24,6 +26,9 @@ class Size:
     weight_bytes: int | None = None
     cache: CacheSize | None = None
     copies: Mapping[str, int] | None = None
+    padding: Padding | None = None
+    pad_fits: bool = False
+    """Whether what breaks can be padded."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,21 @@ class Assessment:
             "findings": [asdict(finding) for finding in self.findings],
             "valid_tp": list(self.valid_tp),
             "copied_above": dict(self.copied_above),
-            "sizes": [{"fits": not (self.findings or size.misfits), **asdict(size)} for size in self.sizes],
+            "sizes": [self._size(size) for size in self.sizes],
             "notes": list(self.notes),
         }
 
+    def _size(self, size: Size) -> dict[str, Any]:
+        padding = size.padding.as_json() if size.padding else None
+        return {"fits": not (self.findings or size.misfits), **asdict(size), "padding": padding}
 
-def assess(path: str, sizes: Sequence[int], spec_file: Path | None = None) -> Assessment:
+
+def assess(
+    path: str, sizes: Sequence[int], spec_file: Path | None = None, pad: Order | None = None
+) -> Assessment:
     """Judges a checkpoint directory, a config.json or a Hugging Face id.
 
+    With `pad`, zero units fill up what a size does not divide; `valid_tp` are those that do without.
     Raises TpspecError where the config or the files cannot be read at all.
     """
     located = locate(path)
@@ -82,6 +94,12 @@ def assess(path: str, sizes: Sequence[int], spec_file: Path | None = None) -> As
     if resolution.ignored:
         notes.append(f"{len(resolution.ignored)} stored buffers are ignored")
     judged = tuple(_at(resolution, tp, headers) for tp in sizes)
+    if any(at.misfits for at in judged):
+        padding = resolve(spec, located.config, tensors, pad or "kv")
+        if pad:
+            judged = tuple(_at(padding, tp, headers) for tp in sizes)
+        else:
+            judged = tuple(replace(at, pad_fits=bool(at.misfits) and padding.fits(at.tp)) for at in judged)
     return Assessment(
         located.name,
         spec,
@@ -99,7 +117,7 @@ def _at(resolution: Resolution, tp: int, headers: bool) -> Size:
     if misfits or resolution.findings:
         return Size(tp, misfits)
     bytes_per = cache_dtype(resolution.config)[1]
-    elements = cache_size(resolution.spec, resolution.config, tp)
+    elements = cache_size(resolution.spec, resolution.config, tp, resolution.pad)
     cache = CacheSize(
         elements.per_token * bytes_per,
         {window: n * bytes_per for window, n in elements.windows.items()},
@@ -107,5 +125,4 @@ def _at(resolution: Resolution, tp: int, headers: bool) -> Size:
     )
     layout = resolution.layout(tp) if headers else None
     weights = max(layout.rank_bytes(rank) for rank in range(tp)) if layout else None
-    copies = {axis: tp // units for axis, units in resolution.copied_above if tp > units}
-    return Size(tp, (), weights, cache, copies)
+    return Size(tp, (), weights, cache, resolution.copies(tp), padded(resolution, tp))

@@ -107,15 +107,23 @@ class Resolution:
             units[axis.name] = min(axis.units, units.get(axis.name, axis.units))
         return tuple(units.items())
 
-    def check(self, tp: int) -> None:
-        """Raises TpspecError with every finding where there is any."""
+    def copies(self, tp: int) -> dict[str, int]:
+        """The axes whose units are copied, and how often each stands on the ranks, in some layer at least."""
+        found: dict[str, int] = {}
+        for axis in (axis for sharing in self._distinct for axis in sharing.axes if axis.copies(tp) > 1):
+            found[axis.name] = max(axis.copies(tp), found.get(axis.name, 1))
+        return found
+
+    def check(self, tp: int, *, or_pad: bool = False) -> None:
+        """Raises TpspecError with every finding where there is any; `or_pad`: padding would help."""
         if self.findings:
             raise TpspecError(f"the checkpoint does not match {self.spec.where}", self.findings)
         misfits = self.misfits(tp)
         if misfits:
             sizes = ", ".join(map(str, self.valid_tp))
             findings = [misfit.finding() for misfit in misfits]
-            raise TpspecError(f"tp={tp} does not fit", findings, f"valid tp: {sizes}")
+            remedy = f"valid tp: {sizes}{'   or: --pad' if or_pad else ''}"
+            raise TpspecError(f"tp={tp} does not fit", findings, remedy)
 
     def layout(self, tp: int) -> Layout:
         """The Layout of a checkpoint whose headers were read. Raises TpspecError as `check` does."""

@@ -41,8 +41,20 @@ def resolve_layout(
     checkpoint: Checkpoint, tp: int, spec_file: Path | None = None, pad: Order | None = None
 ) -> Layout:
     """The Layout of a checkpoint for a tp. Raises TpspecError with every finding."""
+    return resolve_checked(checkpoint, tp, spec_file, pad).layout(tp)
+
+
+def resolve_checked(
+    checkpoint: Checkpoint, tp: int, spec_file: Path | None = None, pad: Order | None = None
+) -> Resolution:
+    """A checkpoint's resolution, in which a tp fits. Raises TpspecError with every finding."""
     spec = choose_spec(checkpoint.config, spec_file)
-    return resolve(spec, checkpoint.config, checkpoint.tensors, pad).layout(tp)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
+    if not (pad or resolution.findings or resolution.fits(tp)):
+        padded = resolve(spec, checkpoint.config, checkpoint.tensors, "kv")
+        resolution.check(tp, or_pad=padded.fits(tp))
+    resolution.check(tp)
+    return resolution
 
 
 def choose_spec(config: Mapping[str, Any], spec_file: Path | None = None) -> Spec:

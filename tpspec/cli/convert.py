@@ -6,10 +6,14 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import json_option, spec_option, tp_option
+from tpspec.cli.arguments import json_option, pad_option, spec_option, tp_option
+
+if TYPE_CHECKING:
+    from tpspec.padding import Order
 
 EPILOG = """\b
 Examples:
@@ -17,6 +21,7 @@ Examples:
   tpspec convert meta-llama/Llama-3.1-8B ./llama-tp4 --tp 4
   tpspec convert ./Llama-3-70B-tp8 ./Llama-3-70B-tp4 --tp 4     cut again, without the original
   tpspec convert ./model /shared/out --tp 8 --ranks 0-3         one host of two
+  tpspec convert ./Qwen2.5-7B ./qwen-tp8 --tp 8 --pad           28 heads become 32
 """
 
 
@@ -40,6 +45,7 @@ def rank_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @tp_option(required=True)
 @click.option("--ranks", callback=rank_list, metavar="RANKS", help="Write these ranks only: 0-3, or 0,2,5-7.")
 @click.option("--drop", is_flag=True, help="Leave out the tensors that no rank reads.")
+@pad_option
 @spec_option
 @json_option
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
@@ -49,6 +55,7 @@ def command(
     tp: int,
     ranks: tuple[int, ...] | None,
     drop: bool,
+    pad: Order | None,
     spec_file: Path | None,
     as_json: bool,
     quiet: bool,
@@ -59,15 +66,18 @@ def command(
     change its tp). An interrupted run goes on where it stopped when the same command is given again.
     OUT is complete when it holds tpspec.json. Tensors that no rank reads go to extras.safetensors.
     """
+    from tpspec.cli.padding import print_padding
     from tpspec.cli.progress import progress
     from tpspec.converters.convert import convert
     from tpspec.converters.sources import open_source
+    from tpspec.padding_report import padded
     from tpspec.quantities import size
-    from tpspec.resolve import resolve_layout
+    from tpspec.resolve import resolve_checked
 
     start = time.monotonic()
-    reader = open_source(source, lambda checkpoint: resolve_layout(checkpoint, tp, spec_file))
-    layout = resolve_layout(reader.checkpoint, tp, spec_file)
+    reader = open_source(source, lambda checkpoint: resolve_checked(checkpoint, tp, spec_file, pad))
+    resolution = resolve_checked(reader.checkpoint, tp, spec_file, pad)
+    layout, padding = resolution.layout(tp), padded(resolution, tp)
     try:
         with progress(quiet=quiet or as_json) as advance:
             outcome = convert(reader, out, layout, ranks=ranks, drop=drop, progress=advance)
@@ -77,13 +87,16 @@ def command(
     seconds = time.monotonic() - start
     if as_json:
         report = {"out": str(out), "tp": tp, "spec": layout.spec, "seconds": round(seconds, 3)}
-        click.echo(json.dumps({**report, **outcome.as_json()}, indent=2))
+        zeros = {"padding": padding.as_json()} if padding else {}
+        click.echo(json.dumps({**report, **outcome.as_json(), **zeros}, indent=2))
     elif not quiet:
         for name in outcome.present:
             click.echo(f"{name} was there already")
         if outcome.written:
             written = f"{len(outcome.written)} files, {size(outcome.bytes)}"
             click.echo(f"wrote {written} in {seconds:.1f} s ({size(outcome.bytes / seconds)}/s)")
+        if padding:
+            print_padding(padding, tp)
         if outcome.missing:
             click.echo(f"{out} is complete when these are there: {', '.join(outcome.missing)}")
         else:

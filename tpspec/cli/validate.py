@@ -8,28 +8,37 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import json_option, spec_option, tp_list
+from tpspec.cli.arguments import json_option, pad_option, spec_option, tp_list
 
 if TYPE_CHECKING:
     from tpspec.assess import Assessment, Size
+    from tpspec.padding import Order
 
 EPILOG = """\b
 Examples:
   tpspec validate ./Llama-3-70B --tp 8
   tpspec validate config.json --tp 2,4,6,8
   tpspec validate meta-llama/Llama-3.1-8B --tp 4 --json
+  tpspec validate ./Qwen2.5-7B --tp 8 --pad
 """
 
 
 @click.command("validate", epilog=EPILOG)
 @click.argument("path")
 @click.option("--tp", callback=tp_list, metavar="N[,N...]", help="Tensor parallel sizes to check.")
+@pad_option
 @spec_option
 @json_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing where everything fits.")
 @click.pass_context
 def command(
-    ctx: click.Context, path: str, tp: tuple[int, ...], spec_file: Path | None, as_json: bool, quiet: bool
+    ctx: click.Context,
+    path: str,
+    tp: tuple[int, ...],
+    pad: Order | None,
+    spec_file: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Say which layers of a model break at a tensor parallel size, why, and which sizes work.
 
@@ -39,7 +48,7 @@ def command(
     """
     from tpspec.assess import assess
 
-    assessment = assess(path, tp, spec_file)
+    assessment = assess(path, tp, spec_file, pad)
     if as_json:
         click.echo(json.dumps(assessment.as_json(), indent=2))
     elif not (quiet and assessment.ok):
@@ -48,6 +57,7 @@ def command(
 
 
 def _print(assessment: Assessment) -> None:
+    from tpspec.cli.padding import print_padding
     from tpspec.cli.tables import print_columns
 
     if assessment.findings:
@@ -70,6 +80,9 @@ def _print(assessment: Assessment) -> None:
         fits = click.style("fits" if assessment.headers else "fits by its config", fg="green", bold=True)
         click.echo(f"{fits} {assessment.name} ({assessment.spec.where})")
         print_columns(fitting)
+    for at in assessment.sizes:
+        if at.padding:
+            print_padding(at.padding, at.tp)
     _print_valid(assessment)
 
 
@@ -94,7 +107,8 @@ def _units(axis: str) -> str:
 def _print_valid(assessment: Assessment) -> None:
     sizes = ", ".join(map(str, assessment.valid_tp))
     copied = "".join(f"   ({_units(axis)} are copied above {n})" for axis, n in assessment.copied_above)
-    click.echo(f"  valid tp: {sizes}{click.style(copied, dim=True)}")
+    pad = "   or: --pad" if any(at.pad_fits for at in assessment.sizes) else ""
+    click.echo(f"  valid tp: {sizes}{click.style(copied, dim=True)}{pad}")
     for note in assessment.notes:
         click.echo(click.style(f"  {note}", dim=True))
 
