@@ -54,6 +54,9 @@ def _unknown_axes(spec: Spec) -> Iterator[Finding]:
     for subject, axis in named:
         if axis not in spec.axes:
             yield _unknown("axis", axis, spec.axes, subject, spec.where)
+    for name in spec.active:
+        if name not in spec.ranges:
+            yield _unknown("range", name, spec.ranges, "active", spec.where)
     for entry in spec.memory:
         if isinstance(entry, Stack) and entry.over and entry.over not in spec.ranges:
             yield _unknown("range", entry.over, spec.ranges, f"memory {entry.into}", spec.where)

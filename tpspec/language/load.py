@@ -84,6 +84,7 @@ def _merge(files: list[SpecFile]) -> Spec:
         let=_layered(files, lambda c: c.let),
         per_layer=_layered(files, lambda c: c.per_layer),
         ranges=_layered(files, lambda c: c.ranges),
+        active=_layered(files, lambda c: c.active),
         axes=_layered(files, lambda c: c.axes),
         hidden=_latest(files, lambda c: c.hidden),
         rules=tuple(rule for placed in rules.values() for rule in placed),

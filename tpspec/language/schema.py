@@ -165,6 +165,8 @@ class Rule(Strict):
     """The condition, over ranges and config names, under which the rule applies."""
     optional: bool = False
     """Whether the checkpoint may leave the tensors out."""
+    head: bool = False
+    """The module gives the logits; so does, unsaid, one that is tied to an embedding."""
     tied_to: Names | None = None
     """The module whose weight this one shares when `tie_word_embeddings` is set."""
     gather: bool = False
@@ -420,6 +422,8 @@ class SpecDocument(Strict):
         | None,
     ] = {}
     """Counts of what a name's braces stand for; a pair gives first and end."""
+    active: dict[Name, Expr | None] = {}
+    """How many of a range's numbers one token uses (of the experts, those that it is sent to)."""
     axes: dict[Name, Axis | None] = {}
     """What may be cut, in whole units."""
     hidden: Expr | None = None

@@ -58,6 +58,7 @@ class Spec:
     let: Mapping[str, Expression]
     per_layer: Mapping[str, Expression]
     ranges: Mapping[str, tuple[Expression, ...]]
+    active: Mapping[str, Expression]
     axes: Mapping[str, Axis]
     hidden: Expression | None
     rules: tuple[PlacedRule, ...]
