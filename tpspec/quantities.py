@@ -16,7 +16,7 @@ def size(count: float) -> str:
 def many(count: float) -> str:
     """A number of things as `68.8k` or `1.56M`."""
     unit = ""
-    for larger in ("k", "M", "G"):
+    for larger in ("k", "M", "B"):
         if count < 999.5:
             break
         count, unit = count / 1000, larger

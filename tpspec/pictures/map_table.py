@@ -11,6 +11,7 @@ from tpspec.pictures.elements import Markup, element, joined, number
 from tpspec.pictures.legend import legend
 from tpspec.pictures.pieces import kind, pieces, whole_everywhere
 from tpspec.pictures.sections import Section, sections
+from tpspec.pictures.tables import table
 from tpspec.pictures.words import held, label, most_bytes, name_of, shared_out, stored
 from tpspec.quantities import size
 from tpspec.shard_map import MapRow
@@ -49,24 +50,14 @@ def map_grid(rows: Sequence[MapRow], tp: int, caption: str) -> Markup:
 def map_numbers(rows: Sequence[MapRow]) -> Markup:
     """The same as a plain table: what `tpspec show` prints."""
     titles = ("tensor", "tag", "tensors", "stored", "how it is shared out", "bytes of a rank")
-    head = element(
-        "tr", (element("th", title, scope="col") for title in titles[:-1]), _number("th", titles[-1])
+    lines = (
+        (name_of(row), row.tag, str(row.count), stored(row), shared_out(row), _weight(row)) for row in rows
     )
-    body = (
-        element(
-            "tr",
-            element("th", name_of(row), scope="row", class_="name"),
-            (element("td", cell) for cell in (row.tag, str(row.count), stored(row), shared_out(row))),
-            _number("td", size(most_bytes(row)) if row.tensor else ""),
-        )
-        for row in rows
-    )
-    table = element("table", element("thead", head), element("tbody", body), class_="numbers")
-    return element("div", table, class_="scroll")
+    return table(titles, lines, names=True)
 
 
-def _number(tag: str, text: str) -> Markup:
-    return element(tag, text, class_="n", scope="col" if tag == "th" else None)
+def _weight(row: MapRow) -> str:
+    return size(most_bytes(row)) if row.tensor else ""
 
 
 def _section(section: Section, tp: int) -> Markup:
@@ -80,11 +71,10 @@ def _section(section: Section, tp: int) -> Markup:
 def _row(short: str, row: MapRow, tp: int) -> Markup:
     stem, dot, parameter = short.rpartition(".")
     name = [stem, element("span", dot + parameter, class_="weight")] if parameter == "weight" else [short]
-    weight = most_bytes(row)
     header = element(
         "th",
         element("span", *name, class_="name"),
-        element("span", shared_out(row) + (f" · {size(weight)}" if weight else ""), class_="sum"),
+        element("span", " · ".join(filter(None, (shared_out(row), _weight(row)))), class_="sum"),
         scope="row",
         role="rowheader",
     )

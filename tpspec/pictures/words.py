@@ -137,12 +137,12 @@ def _heads(row: MapRow, found: tuple[Piece, ...]) -> str:
     if not units:
         return ""
     first, count = units[0][0], sum(n for _, n in units)
-    text = f"{_noun(name)}{'s' if count > 1 else ''} {_span((first, count))}"
+    text = f"{plural(name) if count > 1 else _noun(name)} {_span((first, count))}"
     if heads.name == name or row.cut is None:
         return text
     axis = row.sharing.axes[0]
     low, high = first * heads.units // axis.units, (first + count - 1) * heads.units // axis.units
-    owner = f"{_noun(heads.name)}{'s' if high > low else ''} {_span((low, high - low + 1))}"
+    owner = f"{plural(heads.name) if high > low else _noun(heads.name)} {_span((low, high - low + 1))}"
     return f"{text} of {owner}"
 
 
@@ -164,6 +164,11 @@ def _bytes(row: MapRow, rank: int) -> str:
         return ""
     each = size(row.tensor.local_bytes(rank))
     return f"{each} in each of {many(row.count)} tensors" if row.count > 1 else each
+
+
+def plural(axis: str) -> str:
+    """An axis's units by name: `KV heads`."""
+    return f"{_noun(axis)}s"
 
 
 def _noun(axis: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpspec.pictures.drawing import Drawing
@@ -10,7 +10,10 @@ from tpspec.pictures.elements import element
 from tpspec.pictures.map_figure import map_figure
 from tpspec.pictures.map_table import map_grid, map_numbers
 from tpspec.pictures.page import page
+from tpspec.pictures.plan_figure import plan_figure
+from tpspec.pictures.plan_page import plan_page
 from tpspec.pictures.words import bytes_per_rank
+from tpspec.planning.report import PlanReport
 from tpspec.quantities import size
 from tpspec.shard_map import MapRow
 
@@ -40,6 +43,23 @@ def write_map(
             page(title, element("h1", title), element("p", note, class_="lede"), grid, *numbers), "utf-8"
         )
     write_figure(map_figure(rows, tp, title, note), svg, png)
+
+
+def write_plan(
+    report: PlanReport,
+    maps: Mapping[int, Sequence[MapRow]],
+    *,
+    html: Path | None,
+    svg: Path | None,
+    png: Path | None,
+) -> None:
+    """Writes a plan as a page with the shard map's rows of each tp, and its two charts as a figure.
+
+    Raises TpspecError as write_map does.
+    """
+    if html:
+        html.write_text(plan_page(report, maps), "utf-8")
+    write_figure(plan_figure(report), svg, png)
 
 
 def write_figure(figure: Drawing, svg: Path | None, png: Path | None) -> None:

@@ -1,0 +1,201 @@
+"""The page of a plan: advice, the capacity curve, the step-time bars, and the shard map of each tp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tpspec.pictures.capacity_curve import capacity_curve, copied_beyond
+from tpspec.pictures.drawing import Drawing
+from tpspec.pictures.elements import Markup, element, joined
+from tpspec.pictures.map_table import map_grid, map_numbers
+from tpspec.pictures.memory_bars import memory_bars
+from tpspec.pictures.page import page
+from tpspec.pictures.step_bars import parts_of, step_bars, why_not
+from tpspec.pictures.tables import table
+from tpspec.pictures.words import plural
+from tpspec.planning.report import Choice, PlanReport, SizePlan, Step
+from tpspec.quantities import duration, many, size
+from tpspec.shard_map import MapRow
+
+WIDE, NARROW = 620.0, 340.0
+"""Pixels of a figure on a desk and on a phone, for which it is drawn apart so that text keeps its size."""
+
+
+def plan_page(report: PlanReport, maps: Mapping[int, Sequence[MapRow]]) -> str:
+    """The whole page. `maps` has the shard map's rows of each tp."""
+    return page(
+        f"{report.model}: what a tensor parallel size buys",
+        element("h1", f"{report.model}: what a tensor parallel size buys"),
+        element("p", premises(report), class_="lede"),
+        element("ul", (element("li", advice.text) for advice in report.advice), class_="advice"),
+        _figures(report) if report.sizes else "",
+        _choices(report),
+        _maps(report, maps) if maps else "",
+        _rest(report),
+    )
+
+
+def premises(report: PlanReport) -> str:
+    """What the plan was made for, in a sentence or two."""
+    given, device = report.assumptions, report.hardware
+    return (
+        f"On {device.title}, {size(device.hbm)} each, {size(given.reserve)} of it held back. "
+        f"{many(report.parameters)} parameters, {size(report.weight_bytes)} in {given.dtype}; "
+        f"sequences of {given.context} tokens, their cache in {given.kv_dtype}."
+    )
+
+
+def _figures(report: PlanReport) -> Markup:
+    sizes, given = report.sizes, report.assumptions
+    hbm, reserve = report.hardware.hbm, given.reserve
+    capacity = (
+        element("h2", "Capacity"),
+        _twice(lambda width: capacity_curve(sizes, width)),
+        _twice(lambda width: memory_bars(sizes, hbm, reserve, width)),
+    )
+    time = (element("h2", "Time"), _twice(lambda width: step_bars(sizes, given.context, width)))
+    return joined(
+        [
+            element("div", element("section", capacity), element("section", time), class_="pair"),
+            element("h2", "The numbers: capacity"),
+            _capacity_numbers(report),
+            element("h2", "The numbers: one decode step"),
+            _step_numbers(report),
+        ]
+    )
+
+
+def _twice(draw: Callable[[float], Drawing]) -> Markup:
+    return element("figure", draw(WIDE).inline("wide"), draw(NARROW).inline("narrow"))
+
+
+def _capacity_numbers(report: PlanReport) -> Markup:
+    titles = (
+        "tp",
+        "weights of a rank",
+        "weights ÷ tp",
+        "cache per token and rank",
+        "room for the cache",
+        "tokens held",
+        "with weights ÷ tp",
+        f"sequences of {report.assumptions.context}",
+        "copied",
+    )
+    return table(titles, (_capacity_row(s) for s in report.sizes))
+
+
+def _capacity_row(plan: SizePlan) -> tuple[str, ...]:
+    exact, simple = plan.exact, plan.simple
+    copies = ", ".join(f"{plural(axis)} ×{n}" for axis, n in plan.copies.items() if n > 1)
+    return (
+        str(plan.tp),
+        size(plan.weights.exact),
+        size(plan.weights.simple),
+        size(plan.cache.per_token),
+        size(exact.pool) if exact.fits else "no room",
+        many(exact.tokens) if exact.fits else "no room",
+        many(simple.tokens) if simple.fits else "no room",
+        str(exact.sequences),
+        copies or "–",
+    )
+
+
+def _step_numbers(report: PlanReport) -> Markup:
+    titles = (
+        "batch",
+        "tp",
+        "reading weights",
+        "reading the cache",
+        "arithmetic beyond",
+        "bytes on the wire",
+        "latency",
+        "step",
+        "tokens/s",
+        "holds it",
+    )
+    pairs = ((plan, plan.steps[i]) for i in range(len(report.assumptions.batches)) for plan in report.sizes)
+    return table(titles, (_step_row(plan, step) for plan, step in pairs))
+
+
+def _step_row(plan: SizePlan, step: Step) -> tuple[str, ...]:
+    parts = (duration(seconds) if seconds else "0" for seconds in parts_of(step).values())
+    rate = many(step.batch / step.seconds)
+    return (str(step.batch), str(plan.tp), *parts, duration(step.seconds), rate, why_not(plan, step) or "yes")
+
+
+def _choices(report: PlanReport) -> Markup:
+    if not report.choices:
+        return Markup()
+    titles = (
+        "tp",
+        "replicas",
+        "idle devices",
+        "sequences held",
+        "running",
+        "step",
+        "tokens/s",
+        "tokens held",
+    )
+    return joined(
+        [
+            element("h2", "Choices, best first"),
+            table(titles, (_choice_row(choice) for choice in report.choices)),
+        ]
+    )
+
+
+def _choice_row(choice: Choice) -> tuple[str, ...]:
+    if not choice.fits:
+        return (str(choice.tp), str(choice.replicas), str(choice.idle), "no room", "–", "–", "–", "–")
+    return (
+        str(choice.tp),
+        str(choice.replicas),
+        str(choice.idle),
+        many(choice.sequences),
+        many(choice.running),
+        duration(choice.step),
+        many(choice.tokens_per_second),
+        many(choice.tokens),
+    )
+
+
+def _maps(report: PlanReport, maps: Mapping[int, Sequence[MapRow]]) -> Markup:
+    """A map for each tp, of which one is open: the first with copies, else the largest."""
+    copied = [plan.tp for plan in report.sizes if any(count > 1 for count in plan.copies.values())]
+    shown = min(copied, default=max(maps))
+    beyond = (
+        f" {' and '.join(map(plural, axes))} are copied beyond tp {units}."
+        for units, axes in copied_beyond(report.sizes).items()
+    )
+    said = "What each rank holds of each tensor." + "".join(beyond)
+    parts = (_map(plan, maps[plan.tp], is_open=plan.tp == shown) for plan in report.sizes)
+    return joined([element("h2", "Shard map"), element("p", said, class_="lede"), parts])
+
+
+def _map(plan: SizePlan, rows: Sequence[MapRow], *, is_open: bool) -> Markup:
+    note = f"{size(plan.weights.exact)} of weights on a rank"
+    return element(
+        "details",
+        element("summary", f"tp {plan.tp} ", element("span", note, class_="note")),
+        element("figure", map_grid(rows, plan.tp, f"Shard map of tp {plan.tp}")),
+        map_numbers(rows),
+        open="" if is_open else None,
+    )
+
+
+def _rest(report: PlanReport) -> Markup:
+    return joined(
+        [
+            _list("Sizes that do not fit", (f"tp {r.tp}: {'; '.join(r.reasons)}" for r in report.refused)),
+            _list("What the numbers leave out", report.notes),
+            _list(
+                "Where the figures of the hardware are from",
+                (f"{field}: {source}" for field, source in report.hardware.sources.items()),
+            ),
+        ]
+    )
+
+
+def _list(title: str, lines: Sequence[str] | Iterator[str]) -> Markup:
+    items = [element("li", line) for line in lines]
+    return joined([element("h2", title), element("ul", items, class_="small")]) if items else Markup()
