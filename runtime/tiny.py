@@ -72,8 +72,9 @@ def randomize(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(SEED)
     stored = set(model.state_dict(keep_vars=True))
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name in stored and tensor.is_floating_point():
-            tensor.data = _random(name, tensor, generator)
+        if name in stored and tensor.dtype != torch.bool:
+            number = tensor.is_floating_point()
+            tensor.data = _random(name, tensor, generator) if number else _other_indices(tensor)
 
 
 def _random(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -82,3 +83,9 @@ def _random(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
         return (tensor.detach().float() + 0.3 * noise).to(tensor.dtype)
     fan_in = tensor.shape[-1] if tensor.dim() > 1 else 1
     return (noise * max(MIN_STD, fan_in**-0.5) if tensor.dim() > 1 else 0.3 * noise).to(tensor.dtype)
+
+
+def _other_indices(tensor: Tensor) -> Tensor:
+    """A table of integers that no model makes of itself, within the bounds of the one that it makes."""
+    turns = torch.arange(tensor.shape[-1], dtype=tensor.dtype).expand_as(tensor)
+    return (tensor - 1).clamp(min=0) if tensor.any() else turns.clone()

@@ -1,6 +1,6 @@
 """`make mutations`: changes one thing of each spec at a time; docs/mutations.md says what nobody notices.
 
-make mutations                              all specs whose text changed since docs/mutations.json
+make mutations                              all specs that cut otherwise than docs/mutations.json says
 … scripts/mutations.py --specs llama,phi3   these
 """
 
@@ -20,6 +20,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, it finds `scripts` too
 
 from scripts.proofs import provable
+from scripts.spec_keys import mutation_key
 from tpspec.language.registry import spec_named
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +28,9 @@ RESULTS = ROOT / "docs" / "mutations.json"
 TABLE = ROOT / "docs" / "mutations.md"
 EQUIVALENT = ROOT / "docs" / "equivalent_mutants.yaml"
 AT_ONCE = 4
+SHOWN = 12
+"""Of more specs than this the table gives but their number."""
+UNEXPLAINED = "**not explained**"
 KINDS = ("tag", "part", "width", "bias", "reduce")
 HEAD = """\
 <!-- written by `make mutations` from docs/mutations.json and docs/equivalent_mutants.yaml -->
@@ -50,12 +54,12 @@ axes, so that nothing tells them apart.
 """
 
 
-def why(spec: str, template: str, change: str) -> str:
+def why(spec: str, rule: str, change: str) -> str:
     """Why a mutant is no fault; empty where nobody has said so."""
     for entry in yaml.safe_load(EQUIVALENT.read_text()):
         fits = (
             re.fullmatch(entry.get(key, ".*"), text)
-            for key, text in (("spec", spec), ("rule", template), ("change", change))
+            for key, text in (("spec", spec), ("rule", rule), ("change", change))
         )
         if all(fits):
             return str(entry["why"])
@@ -80,8 +84,8 @@ def try_all(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             for mutant in mutants(subject):
                 tried[mutant.kind] += 1
                 if not caught(subject, mutant.spec):
-                    survivors.append([mutant.kind, mutant.template, mutant.change])
-        yield name, {"sha256": spec.sha256, "mutants": dict(tried), "survivors": survivors}
+                    survivors.append([mutant.kind, mutant.rule, mutant.change])
+        yield name, {"key": mutation_key(spec), "mutants": dict(tried), "survivors": survivors}
 
 
 def render(results: dict[str, Any]) -> str:
@@ -91,13 +95,11 @@ def render(results: dict[str, Any]) -> str:
     lost = Counter(kind for _, kind, _, _ in alive)
     kinds = "\n".join(f"| {kind} | {tried[kind]} | {lost[kind]} |" for kind in KINDS)
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name, _, template, change in alive:
-        reason = why(name, template, change) or "**not explained**"
-        groups.setdefault((change, reason), {}).setdefault(name, []).append(f"`{template}`")
+    for name, _, rule, change in alive:
+        reason = why(name, rule, change) or UNEXPLAINED
+        groups.setdefault((change, reason), {}).setdefault(name, []).append(f"`{rule}`")
     rows = [
-        f"| {change} | {reason} | {'; '.join(f'{name} {places}' for name, places in where.items())} |"
-        for (change, reason), found in sorted(groups.items())
-        if (where := {name: ", ".join(places) for name, places in found.items()})
+        f"| {change} | {reason} | {places(where)} |" for (change, reason), where in sorted(groups.items())
     ]
     table = "\n".join(["| change | why it is no fault | where |", "|---|---|---|", *rows])
     caught = tried.total() - len(alive)
@@ -110,24 +112,39 @@ def render(results: dict[str, Any]) -> str:
     )
 
 
+def places(where: dict[str, list[str]]) -> str:
+    """The rules by spec; of many specs only how many there are."""
+    if len(where) > SHOWN:
+        return f"{sum(map(len, where.values()))} rules of {len(where)} specs"
+    return "; ".join(f"{name} {', '.join(rules)}" for name, rules in where.items())
+
+
+def read_results() -> dict[str, Any]:
+    """Spec → the key of what was changed, how many mutants of each kind it has, and which survive."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def stale(results: dict[str, Any]) -> list[str]:
+    """The specs that were not changed yet as they are."""
+    keys = {name: mutation_key(spec_named(name)) for name in provable()}
+    return [name for name, key in keys.items() if results.get(name, {}).get("key") != key]
+
+
 def main() -> None:
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known = provable()
-    results = {name: result for name, result in results.items() if name in known}
-    if "--specs" in sys.argv:
-        names = sys.argv[sys.argv.index("--specs") + 1].split(",")
-    else:
-        names = [n for n in known if results.get(n, {}).get("sha256") != spec_named(n).sha256]
-    for start in range(0, len(names), AT_ONCE):
-        command = [sys.executable, __file__, "--one-process", *names[start : start + AT_ONCE]]
-        result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    results = {name: result for name, result in read_results().items() if name in known}
+    asked = sys.argv[sys.argv.index("--specs") + 1].split(",") if "--specs" in sys.argv else stale(results)
+    for start in range(0, len(asked), AT_ONCE):
+        command = [sys.executable, __file__, "--one-process", *asked[start : start + AT_ONCE]]
+        result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         results |= dict(map(json.loads, result.stdout.splitlines()))
         lines = (f" {json.dumps(name)}: {json.dumps(results[name])}" for name in sorted(results))
         RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    TABLE.write_text(render(dict(sorted(results.items()))))
-    sys.exit(
-        "docs/mutations.md has survivors without a reason" if "**not explained**" in TABLE.read_text() else 0
-    )
+    table = render(dict(sorted(results.items())))
+    TABLE.write_text(table)
+    faults = ["docs/mutations.md has survivors without a reason"] if UNEXPLAINED in table else []
+    faults += [f"{name} was not tried to the end" for name in stale(results) if name in asked]
+    sys.exit("\n".join(faults) or None)
 
 
 if __name__ == "__main__":

@@ -49,10 +49,10 @@ def test_a_changed_tag_is_caught(name: str) -> None:
         tags = [
             mutant
             for mutant in mutants(subject)
-            if mutant.kind == "tag" and not why(name, mutant.template, mutant.change)
+            if mutant.kind == "tag" and not why(name, mutant.rule, mutant.change)
         ]
         mutant = random.Random(name).choice(tags)
-        assert caught(subject, mutant.spec), f"{mutant.template}: {mutant.change}"
+        assert caught(subject, mutant.spec), f"{mutant.rule}: {mutant.change}"
 
 
 @pytest.mark.parametrize("kind", ["part", "bias", "reduce"])
@@ -61,9 +61,9 @@ def test_a_changed_part_bias_or_reduce_is_caught(name: str, kind: str) -> None:
     subject = of(name)
     tried = [mutant for mutant in mutants(subject) if mutant.kind == kind]
     alive = [
-        (mutant.template, mutant.change)
+        (mutant.rule, mutant.change)
         for mutant in tried
-        if not why(name, mutant.template, mutant.change) and not caught(subject, mutant.spec)
+        if not why(name, mutant.rule, mutant.change) and not caught(subject, mutant.spec)
     ]
     assert alive == []
 

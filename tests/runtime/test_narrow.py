@@ -21,7 +21,7 @@ def test_a_value_like_a_fused_matrix_is_cut_part_by_part(tp: int) -> None:
     spec = spec_named("falcon_h1")
     scope = ConfigScope(spec, CONFIG, tp)
     (cut,) = spec.runtime.buffers.values()
-    inner, state, heads = 128, 16, 8
+    inner, state, heads = 128, 16, 16
     whole = torch.arange(2 * inner + 2 * state + heads)[None, None]
     z, x, b, c, dt = whole[0, 0].split([inner, inner, state, state, heads])
     for rank in range(tp):
