@@ -52,6 +52,7 @@ def test_alternatives_become_rules_of_their_own(tmp_path: Path) -> None:
         ("{row: q}", "column", "'column' needs what it cuts", 10),
         ("{row: q}", "{replicated: true, blocks: 2}", "'blocks' does not go with 'replicated'", 10),
         ("{row: q}", "{column: q, reduce_at: x}", "'reduce_at' does not go with 'column'", 10),
+        ("{row: q}", "{row: q, reduce_at: x, reduce_before: y}", "two places for one sum", 10),
         ("{row: q}", "{row: q, dims: [expert, out]}", "does not name 'in'", 10),
         ("{row: q}", "{row: q, width: [1, 2]}", "2 widths for 1 parts", 10),
         ("{row: q}", "{qkv-head: [q, {axis: replicated}]}", "a replicated part needs its width", 10),
