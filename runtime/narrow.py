@@ -106,7 +106,7 @@ def taker(
     assert scope.tp is not None
     if cut.axis is not None:
         return partial(_take, axis=scope.axis(cut.axis, binding), dim=cut.dim, scope=scope, rank=rank)
-    rules = Rules(scope, detect_format(scope.config))
+    rules = Rules(scope, detect_format({}))
     (placed,) = (p for p in scope.spec.rules if p.template == cut.like and rules.applies(p, binding))
     share = rules.sharing(placed, binding, "weight", None).cut(scope.tp).shares[rank] or ()
     held = [0 if first is None else first + i for first, n in share for i in range(n)]

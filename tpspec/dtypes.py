@@ -44,3 +44,9 @@ def nbytes(dtype: str, shape: Sequence[int]) -> int:
     if rest:
         raise ValueError(f"{dtype} {list(shape)} does not fill whole bytes")
     return size
+
+
+def across_bytes(dtype: str, shape: Sequence[int], dim: int) -> int | None:
+    """The bits of an element where an index of the dimension is no whole number of bytes; else None."""
+    bits = BITS.get(dtype, 8)
+    return bits if bits * prod(shape[dim + 1 :]) % 8 else None

@@ -14,7 +14,10 @@ from tpspec.language.spec import PlacedRule, Spec
 
 
 class Match(NamedTuple):
-    """A rule that names a tensor. `parameter` is the tensor's name within a module, or empty."""
+    """A rule that names a tensor. `parameter` is the tensor's name within a module.
+
+    Of a bare parameter it is empty, or what is stored under its name and more (`_scales`).
+    """
 
     placed: PlacedRule
     binding: Binding
@@ -28,7 +31,8 @@ class Matcher:
     def __init__(self, spec: Spec, parameters: Collection[str], ranges: Mapping[str, range]) -> None:
         self.spec = spec
         self.ranges = ranges
-        self.parameters = frozenset(parameters)
+        self.parameters = frozenset({"weight", *parameters})
+        self._suffixes = tuple(p.removeprefix("weight") for p in parameters if p.startswith("weight_"))
         self._exact: dict[str, list[PlacedRule]] = defaultdict(list)
         self._subtrees: list[tuple[re.Pattern[str], PlacedRule]] = []
         for placed in spec.rules:
@@ -69,6 +73,10 @@ class Matcher:
         if parameter in self.parameters:
             skeleton, numbers = skeleton_of(module)
             yield from self._bind(skeleton, numbers, parameter, prefix)
+        for suffix in self._suffixes:
+            if name.endswith(suffix):
+                skeleton, numbers = skeleton_of(name.removesuffix(suffix))
+                yield from self._bind(skeleton, numbers, suffix, prefix)
 
     def _bind(self, skeleton: str, numbers: list[str], parameter: str, prefix: Prefix) -> Iterator[Match]:
         for placed in self._exact.get(skeleton, ()):

@@ -1,138 +1,265 @@
-"""Stored formats: which tensors a linear is stored as, and how their dimensions follow from it."""
+"""How a checkpoint is stored: the format that its config names, and what that comes to for each module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import BeforeValidator, Field, ValidationError
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, TypeVar
 
 from tpspec.errors import TpspecError
-from tpspec.language.expressions import Expression, ExpressionError, parse
-from tpspec.language.registry import BUILT_IN
-from tpspec.language.schema import Expr, Name, Strict
-from tpspec.language.yaml_source import read_document
+from tpspec.language.expressions import Expression, ExpressionError
+from tpspec.language.formats import Dimensions, FormatDocument, Storage, StoredParameter, format_documents
+from tpspec.module_choice import (
+    Names,
+    Settings,
+    as_globs,
+    as_modules,
+    as_pieces,
+    as_targets,
+    of_dynamic,
+    of_groups,
+    of_layers,
+    over,
+    texts,
+)
+from tpspec.stored import BIAS, PLAIN, Dimension, Parameter, Stored
+
+DEQUANTIZE = "dequantize the checkpoint first, or convert the unquantized one"
+TELLING = ("quant_method", "quant_algo", "format", "version", "checkpoint_format", "packing_format")
+"""Settings that tell one way of storing from another."""
+KEYS = ("quantization_config", "compression_config")
+"""Where a config keeps the settings; compressed-tensors once wrote the second."""
+
+T = TypeVar("T")
 
 
-class Dimension(NamedTuple):
-    """A stored dimension: `out`, `in`, a range's name or another label, counted in `divisor`s."""
-
-    name: str
-    divisor: int = 1
+def settings_of(config: Mapping[str, Any]) -> Any:
+    """What a config says about quantization; None where it says nothing."""
+    return next((config[key] for key in KEYS if config.get(key)), None)
 
 
-class _StoredDimension(Strict):
-    name: Name
-    divisor: Expr | None = None
+def detect_format(config: Mapping[str, Any]) -> Quantization:
+    """How the checkpoint of a config is stored.
 
-
-def _parse_dimension(value: Any) -> Any:
-    if isinstance(value, str):
-        name, slash, divisor = value.partition("/")
-        return {"name": name.strip(), "divisor": parse(divisor) if slash else None}
-    return {"name": str(value)}
-
-
-class FormatDocument(Strict):
-    """One file of specs/quant."""
-
-    format: Name
-    detect: Expr
-    """The condition over config.json under which a checkpoint is stored so."""
-    let: dict[Name, Expr] = Field(default_factory=dict)
-    parameters: dict[
-        Name,
-        tuple[
-            Annotated[_StoredDimension, BeforeValidator(_parse_dimension, json_schema_input_type=str | int)],
-            ...,
-        ],
-    ]
-    """Stored tensor → its dimensions: `out`, `in`, either divided, or a number."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A stored format for one config. `parameters` gives each tensor's dimensions."""
-
-    name: str
-    parameters: Mapping[str, tuple[Dimension, ...]]
-
-    def dimensions(self, parameter: str, ndim: int, *, in_out: bool) -> tuple[Dimension, ...]:
-        """What each dimension of a module's tensor is."""
-        if parameter == "weight" and "weight" not in self.parameters:
-            return weight_dimensions(ndim, in_out=in_out)
-        return self.parameters[parameter]
-
-
-def weight_dimensions(ndim: int, *, in_out: bool = False) -> tuple[Dimension, ...]:
-    """A plain weight's dimensions: [out, in], or for a convolution [out, in, …]."""
-    names = ("in", "out") if in_out and ndim == 2 else ("out", "in")
-    rest = tuple(f"dim{i}" for i in range(2, ndim))
-    return tuple(Dimension(name) for name in (*names, *rest)[:ndim])
-
-
-PLAIN = Format("plain", {"bias": (Dimension("out"),)})
-
-
-@cache
-def _documents() -> tuple[FormatDocument, ...]:
-    documents = []
-    for path in sorted((BUILT_IN / "quant").glob("*.yaml")):
-        where = f"specs/quant/{path.name}"
-        try:
-            documents.append(FormatDocument.model_validate(read_document(path, where).data))
-        except ValidationError as error:
-            raise TpspecError(f"{where} is not a valid format: {error}") from None
-    return tuple(documents)
-
-
-def detect_format(config: Mapping[str, Any]) -> Format:
-    """The format that config.json says the checkpoint is stored in.
-
-    Raises TpspecError for a quantization that no format describes: its scales and packed weights
-    would be cut wrongly.
+    Raises TpspecError for a quantization that no format describes, or that cannot be cut: its scales
+    and packed weights would be cut wrongly.
     """
-    quantization = config.get("quantization_config")
-    if not quantization:
-        return PLAIN
-    scope = _FormatScope(config, {})
-    try:
-        for document in _documents():
-            if document.detect.evaluate(scope):
-                return _for_config(document, config)
-    except ExpressionError as error:
-        raise TpspecError(f"config.json: quantization_config cannot be read: {error}") from None
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    known = ", ".join(document.format for document in _documents())
+    settings = settings_of(config)
+    if not settings:
+        return Quantization(None, {})
+    if isinstance(settings, dict):
+        scope = _Scope(settings, {})
+        try:
+            for document in format_documents():
+                if document.detect.evaluate(scope):
+                    return Quantization(document, settings)
+        except ExpressionError as error:
+            raise TpspecError(f"config.json: quantization_config cannot be read: {error}") from None
+    method = settings.get("quant_method") if isinstance(settings, dict) else settings
+    known = ", ".join(document.format for document in format_documents())
     raise TpspecError(
         f"config.json: no format describes checkpoints quantized by '{method}' (known: {known})",
-        remedy="dequantize the checkpoint first, or convert the unquantized one",
+        remedy=DEQUANTIZE,
     )
 
 
-def _for_config(document: FormatDocument, config: Mapping[str, Any]) -> Format:
-    scope = _FormatScope(config, document.let)
-    parameters = dict(PLAIN.parameters)
-    for name, dimensions in document.parameters.items():
-        parameters[name] = tuple(
-            Dimension(d.name, d.divisor.count(scope) if d.divisor else 1) for d in dimensions
+class Quantization:
+    """The format of a checkpoint and its settings; without a format, every module is stored plainly."""
+
+    def __init__(self, document: FormatDocument | None, settings: Settings) -> None:
+        self.document = document
+        self.settings = settings
+        self._stored: dict[str, Stored] = {}
+        self._named: dict[Names, Stored] = {}
+        if document:
+            _of_settings(self._refuse)
+            _of_settings(lambda: self.usual)
+
+    @property
+    def name(self) -> str:
+        return self.document.format if self.document else "plain"
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """All names that tensors of a module may have."""
+        layouts = self.document.layouts if self.document else ()
+        stored = (item for layout in layouts for item in layout.parameters.items())
+        names = {name for key, entries in stored for name in (key, *(n for e in entries for n in e.also))}
+        return frozenset({"bias", *names})
+
+    @property
+    def scalars(self) -> frozenset[str]:
+        """Names of scalars that may belong to any module."""
+        return frozenset(self.document.scalars if self.document else ())
+
+    @cached_property
+    def by_name(self) -> bool:
+        """Whether it depends on a module's name how it is stored."""
+        return bool(self._plain or self._override) if self.document else False
+
+    def of(self, names: Names, *, head: bool = False) -> Stored:
+        """How a module is stored, by all that it may be called; `head` where it gives the logits."""
+        if self.document is None:
+            return PLAIN
+        key = names if self.by_name or head else ()
+        if key not in self._named:
+            self._named[key] = _of_settings(lambda: self._of(names, head=head))
+        return self._named[key]
+
+    @cached_property
+    def usual(self) -> Stored:
+        """How modules are stored that the settings do not name."""
+        assert self.document is not None
+        groups = self._override and self.document.overrides.groups
+        if groups:
+            first: Settings = next(iter(groups.evaluate(_Scope(self.settings, {})).values()), {})
+            return self._from(over(self.settings, first))
+        return self._from(self.settings)
+
+    def _of(self, names: Names, *, head: bool) -> Stored:
+        assert self.document is not None
+        if any(match(name) for match in self._plain for name in names):
+            return PLAIN
+        settings = self._override(names) if self._override else self.settings
+        if settings is None:
+            return PLAIN
+        if head and settings is self.settings and not self._quantizes_head:
+            return PLAIN
+        return self._from(settings)
+
+    @property
+    def _quantizes_head(self) -> bool:
+        assert self.document is not None
+        head = self.document.head
+        return bool(head and head.evaluate(_Scope(self.settings, {})))
+
+    @cached_property
+    def _plain(self) -> list[Callable[[str], bool]]:
+        assert self.document is not None
+        found = []
+        readings = {"modules": as_modules, "targets": as_targets, "globs": as_globs, "contains": as_pieces}
+        for key, reading in readings.items():
+            if entries := self._listed(key):
+                found.append(reading(entries))
+        if entries := self._listed("outside"):
+            inside = as_pieces(entries)
+            found.append(lambda name: not inside(name))
+        return found
+
+    def _listed(self, key: str) -> tuple[str, ...]:
+        assert self.document is not None
+        expression: Expression | None = getattr(self.document.plain, key)
+        return texts(expression.evaluate(_Scope(self.settings, {})), str(expression)) if expression else ()
+
+    @cached_property
+    def _override(self) -> Callable[[Names], Settings | None] | None:
+        assert self.document is not None
+        said = self.document.overrides
+        expressions = {
+            "groups": said.groups,
+            "dynamic": said.dynamic,
+            "layers": said.layers,
+            "exact": said.exact,
+        }
+        for key, expression in expressions.items():
+            value = expression and expression.evaluate(_Scope(self.settings, {}))
+            if not value:
+                continue
+            if key == "groups":
+                return lambda names: of_groups(value, self.settings, names)
+            if key == "dynamic":
+                return lambda names: of_dynamic(value, self.settings, names)
+            return lambda names: of_layers(value, self.settings, names, others=key == "exact")
+        return None
+
+    def _from(self, settings: Settings) -> Stored:
+        assert self.document is not None
+        key = json.dumps(settings, sort_keys=True, default=str)
+        if key not in self._stored:
+            scope = _Scope(settings, self.document.let)
+            fitting = (each for each in self.document.layouts if not each.when or each.when.evaluate(scope))
+            layout = next(fitting, None)
+            if layout is None:
+                said = ", ".join(f"{k} '{settings[k]}'" for k in TELLING if isinstance(settings.get(k), str))
+                raise TpspecError(
+                    f"config.json: specs/quant/{self.document.format}.yaml does not describe this ({said})",
+                    remedy=DEQUANTIZE,
+                )
+            self._stored[key] = _stored(layout, scope) if layout.values else PLAIN
+        return self._stored[key]
+
+    def _refuse(self) -> None:
+        assert self.document is not None
+        scope = _Scope(self.settings, self.document.let)
+        for refusal in self.document.refuse:
+            if refusal.when.evaluate(scope):
+                raise TpspecError(f"config.json: {refusal.because}", remedy=refusal.remedy)
+
+
+def _stored(layout: Storage, scope: _Scope) -> Stored:
+    parameters = {"bias": BIAS}
+    for name, entries in layout.parameters.items():
+        entry = next((e for e in entries if not e.when or e.when.evaluate(scope)), None)
+        if entry:
+            parameter = _parameter(name, entry, scope)
+            parameters |= dict.fromkeys((name, *entry.also), parameter)
+    return Stored(layout.values or "", parameters, scope.numbers())
+
+
+def _parameter(name: str, entry: StoredParameter, scope: _Scope) -> Parameter:
+    def evaluated(dims: Dimensions) -> tuple[Dimension, ...]:
+        return tuple(
+            Dimension.of(
+                d.name,
+                d.divisor.count(scope) if d.divisor else 1,
+                d.times.count(scope) if d.times else 1,
+                whole=d.name == entry.whole,
+                label=_label(d.divisor) if d.divisor else "",
+            )
+            for d in dims
         )
-    return Format(document.format, parameters)
+
+    optional = bool(entry.optional and entry.optional.evaluate(scope))
+    others = tuple(map(evaluated, entry.alternatives))
+    return Parameter(name, evaluated(entry.dims), others, entry.dtype, optional)
 
 
-class _FormatScope:
-    def __init__(self, config: Mapping[str, Any], let: Mapping[str, Expression]) -> None:
-        self.config = config
+def _label(divisor: Expression) -> str:
+    """What reports call a divisor: by the name that the format gives it; a bare number is of a pack."""
+    named = re.match("[a-z]+", divisor.text)
+    return f"quantization {named[0] if named else 'pack'}"
+
+
+def _of_settings(work: Callable[[], T]) -> T:
+    """What is computed from the settings. Raises TpspecError where they are not what a format expects."""
+    try:
+        return work()
+    except ExpressionError as error:
+        raise TpspecError(f"config.json: quantization_config cannot be read: {error}") from None
+
+
+class _Scope:
+    """The settings of one module; what `let` defines goes before them, and sees them alone."""
+
+    def __init__(self, settings: Settings, let: Mapping[str, Expression]) -> None:
+        self.settings = settings
         self.let = let
 
     def lookup(self, name: str) -> Any:
-        return (
-            self.let[name].evaluate(_FormatScope(self.config, {}))
-            if name in self.let
-            else self.config.get(name)
-        )
+        if name in self.let:
+            return self.let[name].evaluate(_Scope(self.settings, {}))
+        return self.settings.get(name)
+
+    def numbers(self) -> dict[str, Any]:
+        """What `let` comes to, where it has a value here."""
+        found = {}
+        for name in self.let:
+            with suppress(ExpressionError):
+                found[name] = self.lookup(name)
+        return found
 
     def local(self, axis: str) -> int:
         raise ExpressionError(f"local({axis}) has no meaning in a format")

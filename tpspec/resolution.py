@@ -77,11 +77,15 @@ class Resolution:
         """The modules that tp does not divide, layers joined, in the order of the spec."""
         found: dict[tuple[PlacedRule, Prefix, str, _Broken], list[Mapping[str, int]]] = defaultdict(list)
         reasons = {sharing: _broken(sharing, tp) for sharing in self._distinct}
+        widest: dict[tuple[object, ...], tuple[Shared, _Broken]] = {}
         for item in self.shared:
             broken = reasons[item.sharing]
             if broken:
-                parameter = f".{item.parameter}" if item.parameter and item.sharing.divisor > 1 else ""
-                found[item.placed, item.prefix, parameter, broken].append(item.binding)
+                key = (id(item.placed), item.prefix, *item.binding.values())
+                known = widest.get(key)
+                widest[key] = (item, broken) if not known or broken.units > known[1].units else known
+        for item, broken in widest.values():
+            found[item.placed, item.prefix, _named(item), broken].append(item.binding)
         misfits = []
         for (placed, prefix, parameter, broken), bindings in found.items():
             module = prefix.put(where_bound(placed.pattern, bindings, self.ranges)) + parameter
@@ -151,6 +155,8 @@ class _Broken(NamedTuple):
 
 
 def _broken(sharing: Sharing, tp: int) -> _Broken | None:
+    if sharing.bits and tp > 1:
+        return _Broken("bits of an element", sharing.bits, f"{sharing.bits} % 8 = {sharing.bits % 8}")
     misfit = sharing.misfit(tp)
     if misfit:
         axis, numbers = misfit
@@ -159,4 +165,11 @@ def _broken(sharing: Sharing, tp: int) -> _Broken | None:
     if edge is None:
         return None
     block = sharing.divisor
-    return _Broken("quantization block", block, f"{edge} % {block} = {edge % block}")
+    return _Broken(sharing.label, block, f"{edge} % {block} = {edge % block}")
+
+
+def _named(item: Shared) -> str:
+    """What follows a module's name where one of its tensors is at fault: a scale, or its packed weight."""
+    if not item.parameter or item.sharing.divisor == 1:
+        return ""
+    return item.parameter if item.parameter.startswith("_") else f".{item.parameter}"

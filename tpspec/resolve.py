@@ -15,11 +15,14 @@ from typing import Any
 from tpspec.cache import cache_dtype
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.config import model_types
+from tpspec.dimensions import full_name
 from tpspec.dtypes import STORED_AS
 from tpspec.errors import Finding, TpspecError
 from tpspec.faults import Faults
 from tpspec.language import registry
 from tpspec.language.expressions import ExpressionError
+from tpspec.language.patterns import compile_pattern
+from tpspec.language.schema import Rule
 from tpspec.language.spec import PlacedRule, Spec
 from tpspec.language.tags import NO_RANK
 from tpspec.layout import Layout
@@ -30,7 +33,8 @@ from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
 from tpspec.rules import RuleError, Rules
 from tpspec.scope import ConfigScope
-from tpspec.shapes import declared, parameters, stored_shape
+from tpspec.shapes import declared, parameters, stored_dtype, stored_shape
+from tpspec.sharing import Sharing
 
 MAX_TENSORS = 2**18
 """One rule for more modules than this is a broken config, not a model."""
@@ -79,7 +83,7 @@ def resolve(
     rules = Rules(scope, detect_format(scope.config))
     if pad:
         scope = ConfigScope(spec, config, pad=decide(rules, pad))
-        rules = Rules(scope, rules.stored)
+        rules = Rules(scope, rules.quantization)
     ranges = {name: scope.range(name) for name in spec.ranges}
     faults = Faults(ranges)
     _check_groups(scope, faults)
@@ -140,30 +144,35 @@ class _Resolver:
     def _alike(self, placed: PlacedRule, binding: Mapping[str, int]) -> Iterator[Shared]:
         """What a rule makes of all layers, experts and heads that a binding leaves open."""
         rule, sharing = placed.rule, self.rules.sharing(placed, binding, "weight", None)
-        if rule.optional or placed.pattern.subtree or rule.tag in NO_RANK or sharing.divisor > 1:
+        if rule.optional or placed.pattern.subtree or rule.tag in NO_RANK:
             yield Shared(placed, binding, sharing, count=0 if rule.optional else 1)
             return
         count = prod(len(self.scope.range(name)) for name in placed.pattern.variables if name not in binding)
         for parameter in parameters(self.rules, placed, binding):
-            if parameter == "weight" and self._tied(placed):
+            if parameter != "bias" and self._tied(placed):
                 continue
             shape = stored_shape(self.rules, placed, binding, parameter)
-            sharing = self.rules.sharing(placed, binding, parameter, shape)
-            # Whether it is a module's weight or a bare parameter, the spec does not say.
+            dtype = stored_dtype(self.rules, placed, binding, parameter, self.dtype)
+            sharing = self.rules.sharing(placed, binding, parameter, shape, dtype)
+            # Whether it is a module's weight or a bare parameter, the spec does not say; stacks are bare.
             named = "" if parameter == "weight" else parameter
-            name = f"{placed.template}.{named}" if named else placed.template
-            tensor = None if shape is None else declared(name, self.dtype, shape)
+            named = named.removeprefix("weight") if rule.dims else named
+            name = f"{placed.template}{'.' * named[:1].isalpha()}{named}"
+            tensor = None if shape is None else declared(name, dtype, shape)
             yield Shared(placed, binding, sharing, named, tensor, count=count)
 
     def from_tensors(self, tensors: Mapping[str, StoredTensor]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
         """Every tensor under exactly one rule, every rule with its tensors."""
-        matcher = Matcher(self.spec, ("weight", *self.rules.stored.parameters), self.faults.ranges)
+        matcher = Matcher(self.spec, self.rules.quantization.parameters, self.faults.ranges)
         matched: list[tuple[StoredTensor, list[Match]]] = []
-        ignored = []
+        ignored: list[str] = []
+        scalars: list[Shared] = []
         for name, tensor in tensors.items():
             matches = matcher.matches(name)
             if not matches and matcher.ignored(name):
                 ignored.append(name)
+            elif not matches and name.rpartition(".")[2] in self.rules.quantization.scalars:
+                scalars.append(self._scalar(tensor))
             else:
                 matched.append((tensor, matches))
         forms = self._forms(matched)
@@ -177,7 +186,19 @@ class _Resolver:
         self._check_absent(shared, forms)
         for item, problem, remedy in suspicious_vectors(shared):
             self.faults.add(item.placed.pattern, problem, item.placed.place, remedy, item.binding)
-        return tuple(shared), tuple(ignored)
+        return (*shared, *scalars), tuple(ignored)
+
+    def _scalar(self, tensor: StoredTensor) -> Shared:
+        """A scale of the KV cache, which belongs to no matrix."""
+        leaf = tensor.name.rpartition(".")[2]
+        where = f"specs/quant/{self.rules.quantization.name}.yaml"
+        if prod(tensor.shape) != 1:
+            problem = (
+                f"has shape {list(tensor.shape)}; only one scale for all heads can be given to every rank"
+            )
+            self.faults.add(tensor.name, problem, where)
+        placed = PlacedRule(compile_pattern(leaf), Rule.model_validate("replicated"), where)
+        return Shared(placed, {}, Sharing(), leaf, tensor)
 
     def _forms(self, matched: list[tuple[StoredTensor, list[Match]]]) -> set[tuple[str, str]]:
         """The form of each `one_of` group that the checkpoint has."""
@@ -213,7 +234,7 @@ class _Resolver:
                 if not self.rules.applies(match.placed, binding):
                     continue
                 parameter = "" if match.placed.pattern.subtree else match.parameter
-                sharing = self.rules.sharing(match.placed, binding, parameter, tensor.shape)
+                sharing = self.rules.sharing(match.placed, binding, parameter, tensor.shape, tensor.dtype)
             except (ExpressionError, RuleError) as error:
                 placed = match.placed
                 self.at_fault.add((id(placed), tuple(binding.values())))
@@ -261,20 +282,15 @@ class _Resolver:
 
     def _check_absent(self, shared: list[Shared], forms: Collection[tuple[str, str]]) -> None:
         """Every rule that is not optional has its tensors, each once."""
-        present: dict[int, dict[tuple[int, ...], set[str]]] = defaultdict(lambda: defaultdict(set))
+        present: dict[int, dict[tuple[int, ...], dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
         for item in shared:
             values = tuple(item.binding.values())
             parameters = present[id(item.placed)][values]
+            assert item.tensor is not None
             if item.parameter in parameters and not item.placed.pattern.subtree:
-                assert item.tensor is not None
                 problem = "the checkpoint has this tensor under two names"
                 self.faults.add(item.tensor.name, problem, item.tensor.file)
-            parameters.add(item.parameter)
-        main = {
-            "",
-            "weight",
-            *(n for n, d in self.rules.stored.parameters.items() if n != "bias" and len(d) > 1),
-        }
+            parameters[item.parameter] = item.tensor.dtype
         for placed in self.spec.rules:
             if placed.form and placed.form not in forms:
                 continue
@@ -287,11 +303,22 @@ class _Resolver:
                 if has is None:
                     if required and (id(placed), values) not in self.at_fault:
                         self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
-                elif not (placed.pattern.subtree or has & main or self._tied(placed)):
-                    problem = f"has {', '.join(sorted(has))} but no weight"
+                elif not (placed.pattern.subtree or self._tied(placed)) and (
+                    lacking := self._lacking(placed, binding, has)
+                ):
+                    problem = f"has {', '.join(sorted(has))} but no {' and no '.join(lacking)}"
                     self.faults.add(placed.pattern, problem, placed.place, binding=binding)
                 else:
                     self._check_bias(placed, binding, "bias" in has)
+
+    def _lacking(self, placed: PlacedRule, binding: Mapping[str, int], has: Mapping[str, str]) -> list[str]:
+        """The tensors that a module needs beside those that it has, by their element types."""
+        names = {full_name(parameter): dtype for parameter, dtype in has.items() if parameter != "bias"}
+        telling = next((name for name in names if name != "weight"), "weight")
+        stored = self.rules.stored_as(placed, binding, telling, names.get("weight", ""))
+        needed = stored.needed if stored.quantized else ("weight",)
+        found = {stored.parameters[name].name if name in stored.parameters else name for name in names}
+        return [name for name in needed if name not in found]
 
     def _expected(self, placed: PlacedRule) -> Iterator[dict[str, int]]:
         count = 1

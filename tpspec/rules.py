@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import lcm, prod
+from itertools import islice
+from math import prod
 from typing import NamedTuple
 
 from tpspec.axes import Axis
 from tpspec.cuts import Extent
+from tpspec.dimensions import dimensions_of, full_name, is_matrix
+from tpspec.dtypes import across_bytes
 from tpspec.language.expressions import Expression, ExpressionError
 from tpspec.language.schema import Part
 from tpspec.language.spec import PlacedRule
 from tpspec.language.tags import NO_RANK, TAGS
-from tpspec.quantization import Dimension, Format, weight_dimensions
+from tpspec.quantization import Quantization
 from tpspec.scope import ConfigScope
-from tpspec.sharing import Sharing
+from tpspec.sharing import BLOCK, Sharing
+from tpspec.stored import PLAIN, Dimension, Stored
 
+MAX_NAMED = 2**18
+"""More modules of one rule than this are not told apart by their names."""
 OWN_CONFIG = "is config.json of this checkpoint?"
 
 
@@ -37,9 +43,9 @@ class Size(NamedTuple):
 class Rules:
     """Evaluates rules for one config; results are shared between layers that look alike."""
 
-    def __init__(self, scope: ConfigScope, stored: Format) -> None:
+    def __init__(self, scope: ConfigScope, quantization: Quantization) -> None:
         self.scope = scope
-        self.stored = stored
+        self.quantization = quantization
         self._memo: dict[tuple[object, ...], object] = {}
         self._free: dict[int, tuple[str, ...]] = {}
 
@@ -53,7 +59,37 @@ class Rules:
             free = self.scope.free((*placed.expressions, *hidden))
             free = free.union(*(self.scope.free_of_axis(axis) for axis in axes))
             self._free[key] = tuple(name for name in placed.pattern.variables if name in free)
+            if self._differ_by_name(placed):
+                self._free[key] = placed.pattern.variables
         return self._free[key]
+
+    def _differ_by_name(self, placed: PlacedRule) -> bool:
+        """Whether modules of the rule are stored in different ways, by their names in the config."""
+        if not (self.quantization.by_name and is_matrix(placed)):
+            return False
+        bindings = islice(self.scope.bindings(placed.pattern.variables), MAX_NAMED)
+        return len({self.stored(placed, binding) for binding in bindings}) > 1
+
+    def stored(self, placed: PlacedRule, binding: Mapping[str, int]) -> Stored:
+        """How a module is stored, as far as the config alone tells."""
+        head = placed.rule.tag == "vocab"
+        if not (self.quantization.document and is_matrix(placed)) or (head and not placed.rule.tied_to):
+            return PLAIN
+        # What the binding leaves open makes no difference, or `free` would have asked for it.
+        first = {name: self.scope.range(name).start for name in placed.pattern.variables}
+        name = placed.pattern.name({**first, **binding}) if self.quantization.by_name else placed.template
+        return self.quantization.of((name, *(p.put(name) for p in self.scope.spec.prefixes)), head=head)
+
+    def stored_as(
+        self, placed: PlacedRule, binding: Mapping[str, int], parameter: str, dtype: str = ""
+    ) -> Stored:
+        """How the module of a tensor is stored that is there, whatever the config says of the module."""
+        stored, name = self.stored(placed, binding), full_name(parameter)
+        if self.quantization.document and name not in stored.parameters and (dtype or name != "weight"):
+            stored = self.quantization.usual
+        known = stored.parameters.get(name)
+        plain = known is None or (name == "weight" and bool(dtype) and not known.accepts(dtype))
+        return PLAIN if plain else stored
 
     def applies(self, placed: PlacedRule, binding: Mapping[str, int]) -> bool:
         """Whether the rule's `when` holds."""
@@ -66,22 +102,27 @@ class Rules:
         return bool(self._memo[key])
 
     def sharing(
-        self, placed: PlacedRule, binding: Mapping[str, int], parameter: str, shape: tuple[int, ...] | None
+        self,
+        placed: PlacedRule,
+        binding: Mapping[str, int],
+        parameter: str,
+        shape: tuple[int, ...] | None,
+        dtype: str = "",
     ) -> Sharing:
         """How the tensor is shared; with a shape, checked against what rule and config say.
 
-        `parameter` is the tensor's name within its module, empty for a bare parameter. Without a
-        shape (a config alone) the sharing is that of the module's weight, in whole blocks where the
-        config says that linears are quantized.
+        `parameter` is the tensor's name within its module; of a bare parameter, what follows its name.
+        Without a shape (a config alone) the sharing is that of the module's weight, in whole blocks
+        where the config says that it is quantized.
         Raises RuleError and ExpressionError.
         """
         free = self.free(placed)
-        key = (id(placed), parameter, shape, *(binding[name] for name in free))
+        key = (id(placed), parameter, shape, dtype, *(binding[name] for name in free))
         if placed.rule.select:
             key = (*key, *binding.values())
         if key not in self._memo:
             try:
-                self._memo[key] = self._sharing(placed, binding, parameter, shape)
+                self._memo[key] = self._sharing(placed, binding, parameter, shape, dtype)
             except (RuleError, ExpressionError) as error:
                 self._memo[key] = error
         result = self._memo[key]
@@ -91,7 +132,12 @@ class Rules:
         return result
 
     def _sharing(
-        self, placed: PlacedRule, binding: Mapping[str, int], parameter: str, shape: tuple[int, ...] | None
+        self,
+        placed: PlacedRule,
+        binding: Mapping[str, int],
+        parameter: str,
+        shape: tuple[int, ...] | None,
+        dtype: str,
     ) -> Sharing:
         rule, tag = placed.rule, TAGS[placed.rule.tag]
         if rule.tag in NO_RANK:
@@ -100,39 +146,49 @@ class Rules:
             assert rule.select is not None
             unit = list(binding.values())[-1] if binding else 0
             return Sharing(select=(self.scope.axis(rule.select, binding), unit))
-        if rule.shape is not None and parameter in ("", "weight"):
+        stored = PLAIN if shape is None else self.stored_as(placed, binding, parameter, dtype)
+        known = stored.parameters.get(full_name(parameter)) if stored.quantized else None
+        if known and dtype and not known.accepts(dtype):
+            raise RuleError(f"is {dtype}, not {' or '.join(known.dtypes) or 'of a floating-point type'}")
+        if rule.shape and parameter in ("", "weight") and not known:
             expected = tuple(self.scope.count(e, binding, least=0) for e in rule.shape)
             if shape not in (None, expected):
                 raise RuleError(_differs(shape, expected, rule.shape))
-        if not tag.cuts:
-            return Sharing(once=rule.tag == "once")
         if parameter == "bias" and tag.bias == "once":
             return Sharing(once=True)
+        if not tag.cuts:
+            if known and shape is not None and rule.shape:
+                self._check_sizes(placed, binding, shape, self._dimensions(placed, stored, parameter, shape))
+            return Sharing(once=rule.tag == "once")
         parts = self._extents(placed, binding)
         blocks = 1 if rule.blocks is None else self.scope.count(rule.blocks, binding)
         interleaved = self._interleaved(placed, parts, binding)
         if shape is None:
-            along = rule.dim
-            if along is None:
-                matrix = self._dimensions(placed, "weight", len(rule.dims) if rule.dims else 2)
-                along = self._position(placed, "weight", matrix)
-            return Sharing(along or 0, parts, interleaved, blocks, self._block(placed))
-        dimensions = self._dimensions(placed, parameter, len(shape))
+            position = rule.dim
+            if position is None:
+                matrix = self._dimensions(placed, PLAIN, "weight", (0,) * len(rule.dims or "ab"))
+                position = self._position(placed, "weight", matrix)
+            divisor, label = self.stored(placed, binding).block(tag.dimension or "")
+            return Sharing(position, parts, interleaved, blocks, divisor, label=label or BLOCK)
+        dimensions = self._dimensions(placed, stored, parameter, shape)
         position = self._position(placed, parameter, dimensions)
         if position is None:
+            self._check_sizes(placed, binding, shape, dimensions)
             return Sharing()
-        sharing = Sharing(position, parts, interleaved, blocks, dimensions[position].divisor)
+        _, divisor, times, whole, label = dimensions[position]
+        bits = across_bytes(dtype, shape, position)
+        sharing = Sharing(position, parts, interleaved, blocks, divisor, times, label or BLOCK, bits)
         if shape[position] != sharing.size:
             terms = " + ".join(f"{part.units} × {part.width}" for part in parts)
-            whole = f"{blocks} × ({terms})" if blocks > 1 else terms
-            scaled = f", in blocks of {sharing.divisor}" if sharing.divisor > 1 else ""
+            repeated = f"{blocks} × ({terms})" if blocks > 1 else terms
+            scaled = f", in blocks of {divisor}" if divisor > 1 else ""
             raise RuleError(
                 f"shape {list(shape)} has {shape[position]} in dimension {position}, but config.json "
-                f"makes it {sharing.size} ({whole} of {rule.described()}{scaled})",
+                f"makes it {sharing.size} ({repeated} of {rule.described()}{scaled})",
                 _other_rule(placed, shape, position, sharing.size) or OWN_CONFIG,
             )
-        self._check_others(placed, binding, shape, dimensions, position)
-        return sharing
+        self._check_sizes(placed, binding, shape, dimensions, position)
+        return Sharing() if whole else sharing
 
     def _extents(self, placed: PlacedRule, binding: Mapping[str, int]) -> tuple[Extent, ...]:
         rule = placed.rule
@@ -165,27 +221,14 @@ class Rules:
                 raise RuleError(f"'{name}' does not fill the groups of '{groups.name}': {numbers}")
         return groups
 
-    def _dimensions(self, placed: PlacedRule, parameter: str, ndim: int) -> tuple[Dimension, ...]:
-        rule = placed.rule
-        in_out = rule.layout == "in-out"
-        if rule.dims is not None and parameter in ("", "weight"):
-            dimensions = tuple(Dimension(name) for name in rule.dims)
-        elif parameter:
-            dimensions = self.stored.dimensions(parameter, ndim, in_out=in_out)
-        else:
-            dimensions = weight_dimensions(ndim, in_out=in_out)
-        if len(dimensions) != ndim:
-            stored = ", ".join(d.name for d in dimensions)
-            raise RuleError(f"has {ndim} dimensions, not the {len(dimensions)} of [{stored}]")
+    def _dimensions(
+        self, placed: PlacedRule, stored: Stored, parameter: str, shape: tuple[int, ...]
+    ) -> tuple[Dimension, ...]:
+        dimensions = dimensions_of(placed.rule, stored, parameter, shape)
+        if len(dimensions) != len(shape) and (dimensions or prod(shape) != 1):
+            named = ", ".join(dimension.name for dimension in dimensions)
+            raise RuleError(f"has {len(shape)} dimensions, not the {len(dimensions)} of [{named}]")
         return dimensions
-
-    def _block(self, placed: PlacedRule) -> int:
-        """Rows or columns that no cut may part, where the config says that linears are quantized."""
-        rule, cut = placed.rule, TAGS[placed.rule.tag].dimension
-        if rule.tag == "vocab" or rule.norm:
-            return 1
-        stored = (d for dimensions in self.stored.parameters.values() for d in dimensions)
-        return lcm(*(dimension.divisor for dimension in stored if dimension.name == cut))
 
     def _position(self, placed: PlacedRule, parameter: str, dimensions: tuple[Dimension, ...]) -> int | None:
         """The stored dimension that is cut; None where a scale has none along the cut."""
@@ -201,34 +244,39 @@ class Rules:
             raise RuleError(f"'{rule.tag}' cuts the {tag.dimension}put dimension, and this tensor has none")
         return None
 
-    def _check_others(
+    def _check_sizes(
         self,
         placed: PlacedRule,
         binding: Mapping[str, int],
         shape: tuple[int, ...],
         dimensions: tuple[Dimension, ...],
-        position: int,
+        position: int | None = None,
     ) -> None:
         """The dimensions that are not cut are the residual stream's, or what `in`, `out` and `dims` say."""
         rule = placed.rule
         plain_matrix = len(shape) == 2 and rule.dim is None
-        for other, (name, divisor) in enumerate(dimensions):
-            told = name not in ("in", "out") or rule.in_ or rule.out or plain_matrix or rule.dims
-            if other == position or not told:
+        for other, dimension in enumerate(dimensions):
+            name = dimension.name
+            said = rule.in_ or rule.out or rule.dims or rule.shape
+            if other == position or not (name not in ("in", "out") or said or plain_matrix):
                 continue
             size = self.size(placed, binding, name)
-            if size is not None and shape[other] != -(-size.number // divisor):
+            if size is not None and shape[other] != dimension.stored(size.number):
                 raise RuleError(
                     f"shape {list(shape)} has {shape[other]} in dimension {other}, but config.json makes it "
-                    f"{-(-size.number // divisor)} ({size.source})",
+                    f"{dimension.stored(size.number)} ({size.source})",
                     OWN_CONFIG,
                 )
 
     def size(self, placed: PlacedRule, binding: Mapping[str, int], name: str) -> Size | None:
         """The size of a dimension that is not cut, undivided; None where the spec does not say it."""
         rule = placed.rule
+        if name.isdecimal():
+            return Size(int(name), name)
         if name in ("in", "out"):
             said = rule.out if name == "out" else rule.in_
+            if rule.shape and len(rule.shape) == 2:
+                said = rule.shape[(name == "in") == (rule.layout == "out-in")]
             expression = said or self.scope.spec.hidden
         elif name in self.scope.spec.ranges and name not in binding:
             return Size(len(self.scope.range(name)), str(self.scope.spec.ranges[name][-1]))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tpspec.dimensions import dimensions_of
 from tpspec.dtypes import nbytes
 from tpspec.language.spec import PlacedRule
 from tpspec.language.tags import TAGS
-from tpspec.quantization import Dimension, weight_dimensions
 from tpspec.rules import Rules
 from tpspec.safetensors_header import StoredTensor
+from tpspec.stored import Dimension, Stored, weight_dimensions
 
 Binding = Mapping[str, int]
 
 
 def parameters(rules: Rules, placed: PlacedRule, binding: Binding) -> Iterator[str]:
     """The tensors that a module is stored as. A bare parameter counts as its own weight."""
-    yield "weight"
+    stored = rules.stored(placed, binding)
+    yield from stored.needed if stored.quantized else ("weight",)
     if placed.rule.bias is not None and rules.scope.evaluate(placed.rule.bias, binding):
         yield "bias"
 
@@ -34,23 +36,26 @@ def stored_shape(
     Raises RuleError and ExpressionError where rule and config do not fit.
     """
     rule = placed.rule
-    if rule.shape is not None and parameter == "weight":
+    if rule.shape is not None and parameter == "weight" and not rules.stored(placed, binding).quantized:
         return tuple(rules.scope.count(size, binding, least=0) for size in rule.shape)
-    dimensions = _dimensions(rules, placed, parameter)
-    sizes = [_size(rules, placed, binding, dimension.name) for dimension in dimensions or ()]
-    if not dimensions or None in sizes:
+    dimensions = _dimensions(rules.stored(placed, binding), placed, parameter)
+    if dimensions is None:
         return None
-    return tuple(
-        -(-size // dimension.divisor)
-        for size, dimension in zip(sizes, dimensions, strict=True)
-        if size is not None
-    )
+    sizes = [(dimension, _size(rules, placed, binding, dimension.name)) for dimension in dimensions]
+    shape = tuple(dimension.stored(size) for dimension, size in sizes if size is not None)
+    return shape if len(shape) == len(sizes) else None
 
 
-def _dimensions(rules: Rules, placed: PlacedRule, parameter: str) -> tuple[Dimension, ...] | None:
+def stored_dtype(rules: Rules, placed: PlacedRule, binding: Binding, parameter: str, usual: str) -> str:
+    """The element type of one of a module's tensors, as safetensors calls it; `usual` for any float."""
+    known = rules.stored(placed, binding).parameters.get(parameter)
+    return known.dtypes[0] if known and known.dtypes else usual
+
+
+def _dimensions(stored: Stored, placed: PlacedRule, parameter: str) -> tuple[Dimension, ...] | None:
     rule = placed.rule
-    if parameter != "weight":
-        return rules.stored.parameters[parameter]
+    if stored.quantized or parameter == "bias":
+        return dimensions_of(rule, stored, parameter)
     if rule.dims:
         return tuple(map(Dimension, rule.dims))
     if rule.norm:

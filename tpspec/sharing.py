@@ -10,6 +10,9 @@ from tpspec.axes import Axis, shares
 from tpspec.cuts import Extent
 from tpspec.layout import Cut, Segment, once, whole
 
+BLOCK = "quantization block"
+"""What reports call rows or columns that no cut may part, where a format has no name for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
@@ -27,7 +30,7 @@ class Sharing:
     blocks: int = 1
     divisor: int = 1
     times: int = 1
-    label: str = "quantization block"
+    label: str = BLOCK
     bits: int | None = None
     once: bool = False
     select: tuple[Axis, int] | None = None
