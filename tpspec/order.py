@@ -7,46 +7,26 @@ elements come first (so that every tensor is aligned, as safetensors itself orde
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tpspec.dtypes import BITS
-from tpspec.language.patterns import Pattern, compile_pattern, expand, skeleton_of
-from tpspec.language.schema import Stack
 from tpspec.language.spec import Spec
 from tpspec.layout import TensorLayout
-
-
-class _Member(NamedTuple):
-    """One of the names of a stack, `alternative` counting those that stand side by side."""
-
-    pattern: Pattern
-    stack: Stack
-    alternative: int
+from tpspec.memory import Memory
 
 
 def rank_file_order(spec: Spec, tensors: Sequence[TensorLayout]) -> list[TensorLayout]:
     """The tensors, given in source order, in the order of the rank files."""
-    members: dict[str, list[_Member]] = defaultdict(list)
-    for stack in spec.memory:
-        if isinstance(stack, Stack):
-            for alternative, template in enumerate(expand(stack.stack)):
-                pattern = compile_pattern(template)
-                members[pattern.skeleton].append(_Member(pattern, stack, alternative))
-    first: dict[tuple[object, ...], int] = {}
+    memory = Memory(spec)
+    first: dict[str, int] = {}
     keys = {}
     for position, tensor in enumerate(tensors):
-        keys[tensor.name] = (position, 0, 0)
-        for name, _ in spec.names_of(tensor.name) if members else ():
-            skeleton, numbers = skeleton_of(name)
-            for pattern, stack, alternative in members.get(skeleton, ()):
-                matched = pattern.match(numbers)
-                if matched is not None:
-                    binding = dict(matched)
-                    index = binding.pop(stack.over) if stack.over else 0
-                    start = first.setdefault((stack.into, *binding.values()), position)
-                    keys[tensor.name] = (start, index, alternative)
+        member = memory.member(tensor.name)
+        keys[tensor.name] = (
+            (first.setdefault(member.into, position), member.row, member.alternative)
+            if member
+            else (position, 0, 0)
+        )
     return sorted(tensors, key=lambda tensor: (-_alignment(tensor.dtype), keys[tensor.name]))
 
 
