@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tpspec.layout import Cut
 from tpspec.runtime.collectives import Collectives
 from tpspec.runtime.norms import attach_statistics
-from tpspec.runtime.sites import Site
+from tpspec.sites import Site
 
 
 class Attached:

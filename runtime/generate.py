@@ -16,9 +16,9 @@ from tpspec.runtime.rank_model import RankModel
 from tpspec.runtime.request import Completion, Piece, Request
 from tpspec.runtime.sampling import SITE as CHOICE_SITE
 from tpspec.runtime.sampling import Sampler
-from tpspec.runtime.sites import COLLECTIVES
 from tpspec.runtime.text import Continuation
 from tpspec.runtime.trace import Call
+from tpspec.sites import COLLECTIVES
 
 STOP_SITE = "stop strings"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tpspec.runtime.collectives import Collectives
-from tpspec.runtime.sites import Site, Statistics
+from tpspec.sites import Site, Statistics
 
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "sigmoid": torch.sigmoid}
 

@@ -24,7 +24,8 @@ from tpspec.runtime.memory_names import MemoryNames
 from tpspec.runtime.narrow import narrow_model
 from tpspec.runtime.rank_file import RankFile
 from tpspec.runtime.selected import keep_selected
-from tpspec.runtime.sites import Site, find_sites, predicted
+from tpspec.runtime.sites import find_sites
+from tpspec.sites import Site, predicted
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -16,8 +17,9 @@ import torch
 from tpspec.errors import Finding, TpspecError
 from tpspec.runtime.attach import Attached
 from tpspec.runtime.collectives import Collectives
+from tpspec.runtime.loading import Loading
 from tpspec.runtime.shared_memory import SLOT
-from tpspec.runtime.sites import Site
+from tpspec.sites import Site
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 SHAPES = ((), (0,), (1,), (7,), (3, 5), (2, 0, 4), (1, 1, 2048), (1, 70_003))
@@ -165,6 +167,16 @@ def reduced_linear(group: Collectives) -> list[float]:
     Attached({"down": module}, [Site("reduce", "down")], group)
     output: list[float] = module(torch.full((2,), group.rank + 1.0)).tolist()
     return output
+
+
+def load_without_memory(group: Collectives, loading: Loading, poor: int) -> Iterator[float]:
+    """Loads every rank, of which one may take 12 MiB at most; yields the time before."""
+    yield time.monotonic()
+    if group.rank == poor:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (12 << 20),) * 2)
+    loading.load(group)
+    group.barrier("loaded")
 
 
 def pids_then_steps(group: Collectives) -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tpspec.runtime.attach import Attached
 from tpspec.runtime.collectives import Collectives
 from tpspec.runtime.launch import Kind, launch
-from tpspec.runtime.sites import Site
+from tpspec.sites import Site
 
 ROW = """
 hidden: hidden_size

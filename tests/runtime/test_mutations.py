@@ -22,7 +22,7 @@ from tpspec.language.registry import spec_named
 from tpspec.language.tags import TAGS, Tag
 from tpspec.runtime import narrow, rank_model
 from tpspec.runtime.prove import Subject, tiny_subject
-from tpspec.runtime.sites import Site
+from tpspec.sites import Site
 
 Patch = pytest.MonkeyPatch
 RW = next(variant.config for variant in variants_of("falcon") if variant.name == "rw")

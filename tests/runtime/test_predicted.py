@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpspec.runtime.sites import Site, predicted
+from tpspec.sites import Site, predicted
 
 SITES = [
     Site("embedding", "bytes"),
