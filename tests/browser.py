@@ -9,7 +9,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -37,9 +39,9 @@ DEADLINE_S = 60
 class Browser:
     """One page of a running Chromium. `console` and `requests` are what happened since `open`."""
 
-    def __init__(self, reading: int, writing: int) -> None:
-        self._reading = os.fdopen(reading, "rb", buffering=0)
-        self._writing = os.fdopen(writing, "wb", buffering=0)
+    def __init__(self, reading: FileIO, writing: FileIO) -> None:
+        self._reading = reading
+        self._writing = writing
         self._rest = b""
         self._calls = 0
         self._session: str | None = None
@@ -128,6 +130,7 @@ class Browser:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            assert select([self._reading], [], [], DEADLINE_S)[0], "Chromium does not answer"
             read = os.read(self._reading.fileno(), 1 << 20)
             assert read, "Chromium went away"
             self._rest += read
@@ -166,8 +169,9 @@ def chromium(profile: Path) -> Iterator[Browser]:
     )
     os.close(commands_out)
     os.close(events_in)
-    try:
-        yield Browser(events_out, commands_in)
-    finally:
-        process.terminate()
-        process.wait(DEADLINE_S)
+    with FileIO(events_out) as reading, FileIO(commands_in, "w") as writing:
+        try:
+            yield Browser(reading, writing)
+        finally:
+            process.terminate()
+            process.wait(DEADLINE_S)
