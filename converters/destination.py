@@ -13,17 +13,20 @@ from tpspec.file_names import MANIFEST, STATE
 ANOTHER = "give another directory"
 
 
-def check_destination(out: Path, source: Path) -> None:
-    """Raises TpspecError unless `out` is absent, empty, or holds an interrupted run of ours."""
+def check_destination(out: Path, source: Path, manifest: str = MANIFEST) -> None:
+    """Raises TpspecError unless `out` is absent, empty, or holds an interrupted run of ours.
+
+    `manifest` is the file that makes the directory complete.
+    """
     check_apart(out, source)
     if not out.is_dir():
         return
     names = sorted(entry.name for entry in out.iterdir())
-    if MANIFEST in names:
+    if manifest in names:
         clear_state(out)
         raise TpspecError(
             f"{out} is complete already",
-            remedy=f"check it with: tpspec verify {out}; to convert again, remove it or {ANOTHER}",
+            remedy=f"check it with: tpspec verify {out}; to make it anew, remove it or {ANOTHER}",
         )
     if names and STATE not in names:
         raise TpspecError(f"{out} is not empty: it holds {names[0]}", remedy=ANOTHER)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpspec.converters.checked_file import HEADER, CheckedFile, Checker
-from tpspec.converters.convert import WRITERS
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
 from tpspec.converters.originals import file_digests
 from tpspec.converters.pipeline import Pipeline
 from tpspec.converters.readers import PreshardedReader, Reader
 from tpspec.converters.targets import Visit, targets, visits
+from tpspec.converters.write_files import WRITERS
 from tpspec.errors import Finding, TpspecError
 from tpspec.manifest import FileRecord
 from tpspec.presharded import Presharded, check_size, hash_file
