@@ -13,10 +13,10 @@ from tpspec.language.expressions import Expression
 from tpspec.language.spec import PlacedRule, RankSettings, Spec
 from tpspec.language.tags import TAGS
 
-UNPROVED = {"cache", "name", "extends", "where", "places", "sha256"}
-"""What no proof reads: the sizes of caches are `plan`'s."""
+UNPROVED = {"cache", "active", "name", "extends", "where", "places", "sha256"}
+"""What no proof reads: the sizes of caches and the experts of a token are `plan`'s."""
 NAMED = {"let", "per_layer", "ranges"}
-SIZES = {"in_", "out", "dims", "dim"}
+UNCHANGED = {"in_", "out", "dims", "dim", "head"}
 
 
 def proof_key(spec: Spec) -> str:
@@ -27,8 +27,8 @@ def proof_key(spec: Spec) -> str:
 def mutation_key(spec: Spec) -> str:
     """A hash of all that decides which mutants a spec has, and whether they are noticed.
 
-    Sizes of dimensions that nothing cuts are left out, and the definitions that they alone read: a
-    mutant changes neither, so that saying one can but give more of them away.
+    Sizes of dimensions that nothing cuts are left out, and the definitions that they alone read, and
+    which matrix is the head: a mutant changes none of these, and saying one can but give more away.
     """
     content = [_but(spec, UNPROVED | NAMED | {"rules"}), [_cut(placed, spec) for placed in spec.rules]]
     known = {**spec.definitions, **spec.ranges}
@@ -43,8 +43,9 @@ def mutation_key(spec: Spec) -> str:
 
 
 def _but(spec: Spec, without: set[str]) -> dict[str, Any]:
-    """The fields of a spec but for some."""
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in without}
+    """The fields of a spec but for some, and for those that say nothing."""
+    names = [name for name in spec.__dataclass_fields__ if name not in without]
+    return {name: value for name in names if (value := getattr(spec, name))}
 
 
 def _rule(placed: PlacedRule) -> list[Any]:
@@ -60,7 +61,7 @@ def _cut(placed: PlacedRule, spec: Spec) -> list[Any]:
         said["replicated"] = True
     dims, along = placed.rule.dims or (), TAGS[placed.rule.tag].dimension
     dim = dims.index(along) if placed.rule.dim is None and along in dims else placed.rule.dim
-    kept = {name: value for name, value in said.items() if name not in SIZES}
+    kept = {name: value for name, value in said.items() if name not in UNCHANGED}
     first_as_usual = along == "out" and dim == 0
     ranges = [name for name in dims if name in spec.ranges]
     return [template, form, kept, None if first_as_usual else dim, ranges]

@@ -15,7 +15,7 @@ from tpspec.resolve import resolve
 from tpspec.scope import ConfigScope
 
 SIZES = (2, 4, 8)
-MAX_LINES = 70
+MAX_LINES = 60
 
 SAID_BY_CONFIG = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
 """Sizes for which a spec knows two spellings, and no default: without them there is no model."""
