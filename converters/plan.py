@@ -14,6 +14,7 @@ from tpspec.converters.originals import without
 from tpspec.converters.readers import Reader
 from tpspec.converters.targets import Target, Visit, targets, visits
 from tpspec.errors import Finding, TpspecError, first_findings
+from tpspec.file_names import MANIFEST
 from tpspec.layout import Cut, Layout
 from tpspec.manifest import NOT_CUT
 
@@ -34,6 +35,7 @@ class Conversion:
     original: Checkpoint
     losses: tuple[str, ...]
     copied: Sequence[str]
+    manifest: str = MANIFEST
 
     def fingerprint(self) -> dict[str, Any]:
         """What two runs must have in common to work on one directory."""
