@@ -12,6 +12,7 @@ from tpspec.converters.copy_files import copy_files
 from tpspec.converters.durable import sync_directory, write_durably
 from tpspec.converters.journal import clear_state, is_complete, locked, read_record, state_error
 from tpspec.converters.plan import Conversion, layout_hash, number_cuts
+from tpspec.converters.write_files import Work
 from tpspec.errors import Finding, TpspecError
 from tpspec.file_names import MANIFEST
 from tpspec.layout import Cut
@@ -48,15 +49,15 @@ def complete(conversion: Conversion, written: Collection[str] = ()) -> tuple[str
         if missing:
             return missing
         sync_directory(out)
-        _check_agreement(conversion, records)
-        _check_content(out, {name: records[name] for name in records if name not in written})
+        check_agreement(conversion, records)
+        check_content(out, {name: records[name] for name in records if name not in written})
         copied = copy_files(conversion.reader.checkpoint.directory, out, conversion.copied)
         write_durably(out / MANIFEST, _manifest(conversion, records, copied).encode())
         clear_state(out)
     return ()
 
 
-def _check_content(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+def check_content(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises TpspecError where files have changed since they were written."""
 
     def found(name: str) -> str:
@@ -76,10 +77,10 @@ def _check_content(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
         raise TpspecError(f"files in {out} have changed since they were written", findings, remedy)
 
 
-def _check_agreement(conversion: Conversion, records: Mapping[str, Mapping[str, Any]]) -> None:
+def check_agreement(work: Work, records: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises TpspecError where ranks were cut from sources of different content."""
-    out = conversion.out
-    files = {file.name for file in conversion.original.files}
+    out = work.out
+    files = {file.name for file in work.original.files}
     for name, record in records.items():
         if record["digests"].keys() != files:
             raise state_error(out, f"{name}.json")

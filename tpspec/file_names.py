@@ -6,11 +6,14 @@ import re
 from pathlib import PurePosixPath
 
 MANIFEST = "tpspec.json"
+EXPORT = "tpspec-export.json"
+"""The manifest of an export; engines look at `model-rank-*` alone."""
 EXTRAS = "extras.safetensors"
 STATE = ".tpspec"
 """The folder that tells of an interrupted conversion."""
 _OURS = re.compile(
-    rf"({re.escape(MANIFEST)}|{re.escape(EXTRAS)}|model-rank-\d+-of-\d+\.safetensors)(\.partial)?|\.tpspec.*"
+    rf"({re.escape(MANIFEST)}|{re.escape(EXPORT)}|{re.escape(EXTRAS)}|model-rank-\d+-of-\d+\.safetensors)"
+    r"(\.partial)?|\.tpspec.*"
 )
 
 

@@ -11,6 +11,9 @@ import click
 from tpspec.layout import MAX_TP
 from tpspec.padding import ORDERS
 
+ENGINES = ("vllm", "sglang")
+"""The engines of specs/engines."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -49,6 +52,12 @@ def pad_option(function: F) -> F:
     return click.option(
         "--pad", type=click.Choice(ORDERS), is_flag=False, flag_value="kv", metavar="[kv|weights]", help=text
     )(function)
+
+
+def engine_option(*, required: bool) -> Callable[[F], F]:
+    """`--engine vllm|sglang`."""
+    text = "The engine whose sharded_state loader reads the files."
+    return click.option("--engine", type=click.Choice(ENGINES), required=required, help=text)
 
 
 def code_option(function: F) -> F:

@@ -1,0 +1,96 @@
+"""A checkpoint's tensors as an engine's are made of them: as they are, transposed, or a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tpspec.checkpoint import Checkpoint, StoredTensor
+from tpspec.converters.readers import Reader
+from tpspec.converters.sinks import Bytes
+from tpspec.dtypes import nbytes
+from tpspec.engines.layout import ONE, EngineLayout, Piece
+
+CONSTANTS = {ONE: np.ones(1, "<f4").view(np.uint8)}
+TRANSPOSED = " transposed"
+"""What stands after the name of a tensor that is read so."""
+
+
+def read_as(piece: Piece) -> StoredTensor:
+    """The tensor to ask a `PieceReader` for."""
+    stored, layout = piece.stored, piece.layout
+    if stored is None:
+        return StoredTensor(
+            layout.name, layout.dtype, layout.shape, "", 0, nbytes(layout.dtype, layout.shape)
+        )
+    return replace(stored, name=stored.name + TRANSPOSED, shape=layout.shape) if piece.transposed else stored
+
+
+class PieceReader:
+    """Reads what pieces are cut from. Its checkpoint has no files: nothing rebuilds them from an export."""
+
+    losses = ()
+
+    def __init__(self, reader: Reader, layout: EngineLayout) -> None:
+        source = reader.checkpoint
+        self.checkpoint = Checkpoint(source.directory, source.config, ())
+        self._reader = reader
+        self._transposed: Mapping[str, StoredTensor] = {
+            piece.stored.name + TRANSPOSED: piece.stored
+            for tensor in layout.tensors
+            for piece in tensor.pieces
+            if piece.stored and piece.transposed
+        }
+
+    def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
+        """Fills `out` with the bytes from `start` on of what `read_as` gave for a piece."""
+        if tensor.name in CONSTANTS:
+            out[:] = CONSTANTS[tensor.name][start : start + out.size]
+        elif tensor.name in self._transposed:
+            self._read_transposed(self._transposed[tensor.name], start, out)
+        else:
+            self._reader.read(tensor, start, out)
+
+    def _read_transposed(self, stored: StoredTensor, start: int, out: Bytes) -> None:
+        """Reads a run of a transposed tensor: a few columns of what is stored at a time."""
+        rows, columns = stored.shape[-2:]
+        width = nbytes(stored.dtype, (1,))
+        line = rows * width
+        at = 0
+        while at < out.size:
+            first, skipped = divmod(start + at, line)
+            matrix, column = divmod(first, columns)
+            count = min(columns - column, -(-(skipped + out.size - at) // line))
+            held = self._columns(stored, matrix, column, count).reshape(rows, count, width)
+            turned = np.ascontiguousarray(held.swapaxes(0, 1)).reshape(-1)
+            part = turned[skipped : skipped + out.size - at]
+            out[at : at + part.size] = part
+            at += part.size
+
+    def _columns(self, stored: StoredTensor, matrix: int, column: int, count: int) -> Bytes:
+        """Some columns of one of the stored matrices; all of it is read where that is no more than twice."""
+        rows, columns = stored.shape[-2:]
+        width = nbytes(stored.dtype, (1,))
+        base, row_bytes = matrix * rows * columns * width, columns * width
+        if 2 * count >= columns:
+            whole = np.empty(rows * row_bytes, np.uint8)
+            self._reader.read(stored, base, whole)
+            return whole.reshape(rows, row_bytes)[:, column * width : (column + count) * width]
+        held = np.empty((rows, count * width), np.uint8)
+        for row in range(rows):
+            self._reader.read(stored, base + row * row_bytes + column * width, held[row])
+        return held
+
+    def copied(self) -> Sequence[str]:
+        return self._reader.copied()
+
+    def stamps(self) -> dict[str, list[int]]:
+        return self._reader.stamps()
+
+    def digests(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        self._reader.close()

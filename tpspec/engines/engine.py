@@ -1,0 +1,140 @@
+"""An engine as its file says: found by name, a model class's family resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+
+from pydantic import ValidationError
+
+from tpspec.engines.schema import PARAMETER, EngineDocument, Family, Tensors
+from tpspec.errors import Finding, TpspecError
+from tpspec.language.patterns import Pattern, compile_pattern, expand, skeleton_of
+from tpspec.language.registry import BUILT_IN
+from tpspec.language.yaml_source import read_document
+from tpspec.resolution import Resolution
+from tpspec.scope import ConfigScope
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of a spec's names that an entry is about: which of the entry's sources, and where it goes."""
+
+    pattern: Pattern
+    into: str
+    tensors: Tensors
+    number: int
+    count: int
+    """How many sources the entry has."""
+
+    def name(self, binding: Mapping[str, int], parameter: str) -> str:
+        """The engine's name; ranges that it does not have are stacked."""
+        if PARAMETER in self.into:
+            return compile_pattern(self.into.replace(PARAMETER, parameter)).name(binding)
+        name = compile_pattern(self.into).name(binding)
+        return f"{name}.{parameter}" if parameter else name
+
+    def place(self, binding: Mapping[str, int]) -> tuple[int, ...]:
+        """Where a tensor stands among those that make one of the engine's: stacked units, then sources."""
+        stacked = (value for name, value in binding.items() if f"{{{name}}}" not in self.into)
+        return (*stacked, self.number)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A model class's entry with those of its bases: names by skeleton, and what else is said."""
+
+    name: str
+    prefix: str
+    rename: Mapping[str, str]
+    tied: str
+    attention: str | None
+    sources: Mapping[str, tuple[Source, ...]]
+
+    def spelled(self, name: str) -> str:
+        """A name with the engine's words in the place of the spec's."""
+        return ".".join(self.rename.get(word, word) for word in name.split("."))
+
+    def find(self, name: str) -> tuple[Source, dict[str, int]] | None:
+        """The entry that names one of the spec's modules or bare parameters."""
+        skeleton, numbers = skeleton_of(name)
+        for source in self.sources.get(skeleton, ()):
+            binding = source.pattern.match(numbers)
+            if binding is not None:
+                return source, dict(binding)
+        return None
+
+
+@cache
+def read_engine(name: str) -> EngineDocument:
+    """The file of an engine. Raises TpspecError where it is not valid."""
+    where = f"specs/engines/{name}.yaml"
+    source = read_document(BUILT_IN / "engines" / f"{name}.yaml", where)
+    try:
+        return EngineDocument.model_validate(source.data)
+    except ValidationError as error:
+        findings = [
+            Finding(".".join(map(str, entry["loc"])), entry["msg"], source.place(tuple(entry["loc"])))
+            for entry in error.errors()
+        ]
+        raise TpspecError(f"{where} is not valid", findings) from None
+
+
+def family_of(engine: EngineDocument, resolution: Resolution) -> Layer:
+    """What the engine makes of the model class that config.json names. Raises TpspecError where unknown."""
+    known = {cls: name for name, family in engine.families.items() for cls in family.classes}
+    classes = resolution.config.get("architectures") or []
+    name = next((known[cls] for cls in classes if cls in known), None)
+    if name is None:
+        said = ", ".join(map(str, classes)) or "no `architectures`"
+        where = f"specs/engines/{engine.engine}.yaml"
+        close = get_close_matches(str(classes[0]), known, n=3) if classes else []
+        near = f"; near it: {', '.join(close)}" if close else ""
+        raise TpspecError(
+            f"config.json names {said}, and {where} does not say how {engine.title} lays that out{near}",
+            remedy=f"let {engine.title} load the checkpoint itself, or add the class to {where}",
+        )
+    families = list(_with_bases(engine, name))
+    return _layered(name, families, resolution.scope())
+
+
+def _with_bases(engine: EngineDocument, name: str) -> Iterator[Family]:
+    """A family's bases, then itself."""
+    family = engine.families[name]
+    if family.extends:
+        yield from _with_bases(engine, family.extends)
+    yield family
+
+
+def _layered(name: str, families: Sequence[Family], scope: ConfigScope) -> Layer:
+    entries: dict[str, Tensors] = {}
+    for family in families:
+        for into, tensors in family.tensors.items():
+            for target in _targets(into):
+                entries.pop(target, None)
+                if tensors and (tensors.when is None or scope.evaluate(tensors.when, {})):
+                    entries[target] = tensors
+    sources: dict[str, tuple[Source, ...]] = {}
+    for into, tensors in entries.items():
+        templates = expand(tensors.of or into)
+        for number, template in enumerate(templates):
+            pattern = compile_pattern(template)
+            found = Source(pattern, into, tensors, number, len(templates))
+            sources[pattern.skeleton] = (*sources.get(pattern.skeleton, ()), found)
+    last = families[::-1]
+    return Layer(
+        name,
+        next((f.prefix for f in last if f.prefix is not None), ""),
+        {word: spelled for family in families for word, spelled in family.rename.items()},
+        next((f.tied for f in last if f.tied is not None), "head"),
+        next((f.attention for f in last if f.attention is not None), None),
+        sources,
+    )
+
+
+def _targets(into: str) -> list[str]:
+    """An entry's own names: each of its alternatives."""
+    mark = "<parameter>"
+    return [name.replace(mark, PARAMETER) for name in expand(into.replace(PARAMETER, mark))]

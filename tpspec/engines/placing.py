@@ -1,0 +1,81 @@
+"""The cut that an engine makes of a tensor, where it is another than the Layout's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tpspec.axes import held_units
+from tpspec.cuts import Extent
+from tpspec.engines.schema import Tensors
+from tpspec.layout import Cut, Segment, merge_adjacent, whole
+from tpspec.resolution import Shared
+from tpspec.sharing import Sharing
+
+
+def engine_cut(item: Shared, tensors: Tensors | None, tp: int, vocabulary: int) -> Cut:
+    """How an engine that fills vocabularies up to a multiple of `vocabulary` shares out a tensor.
+
+    A row's bias is whole on every rank: the engine adds it on rank 0 alone. Raises ValueError with the
+    two numbers where tp does not divide the filled up vocabulary.
+    """
+    sharing, rule = item.sharing, item.placed.rule
+    if (tensors and tensors.whole) or (sharing.once and rule.tag != "once"):
+        cut = whole(tp)
+    elif rule.tag == "vocab" and sharing.dim is not None:
+        cut = vocabulary_cut(sharing.dim, sharing.size, vocabulary, tp)
+    elif tensors and tensors.separate and sharing.interleaved:
+        cut = separated(sharing, tp)
+    else:
+        cut = sharing.cut(tp)
+    return transposed(cut, len(item.tensor.shape)) if tensors and tensors.transpose and item.tensor else cut
+
+
+def vocabulary_cut(dim: int, rows: int, multiple: int, tp: int) -> Cut:
+    """Rows, filled up with zeros to a multiple, in equal runs."""
+    padded = -(-rows // multiple) * multiple
+    if padded % tp:
+        raise ValueError(
+            f"{rows} rows are filled up to {padded}, a multiple of {multiple}: "
+            f"{padded} % {tp} = {padded % tp}"
+        )
+    local = padded // tp
+    shares = []
+    for rank in range(tp):
+        held = max(0, min(local, rows - rank * local))
+        shares.append(merge_adjacent((Segment(rank * local, held), Segment(None, local - held))))
+    return Cut(dim, rows, tuple(shares))
+
+
+def separated(sharing: Sharing, tp: int) -> Cut:
+    """The cut of an interleaved dimension of which a rank holds one part after another."""
+    assert sharing.dim is not None
+    assert sharing.interleaved is not None
+    groups = sharing.interleaved.units
+    stride = sum(part.units // groups * part.width for part in sharing.parts)
+    ranks = []
+    for rank in range(tp):
+        segments: list[Segment] = []
+        start = 0
+        for part in sharing.parts:
+            segments += _of_part(part, groups, stride, start, tp, rank)
+            start += part.units // groups * part.width
+        ranks.append(merge_adjacent(segments))
+    return Cut(sharing.dim, sharing.size, tuple(ranks))
+
+
+def _of_part(part: Extent, groups: int, stride: int, start: int, tp: int, rank: int) -> list[Segment]:
+    """A rank's units of a part, each where its group has it."""
+    assert part.axis is not None
+    per_group = part.units // groups
+    return [
+        Segment(None, part.width)
+        if unit is None
+        else Segment(unit // per_group * stride + start + unit % per_group * part.width, part.width)
+        for unit in held_units(part.axis, tp, rank)
+    ]
+
+
+def transposed(cut: Cut, ndim: int) -> Cut:
+    """The cut of a tensor whose last two dimensions are swapped."""
+    swapped = {ndim - 1: ndim - 2, ndim - 2: ndim - 1}
+    return cut if cut.dim is None or ndim < 2 else replace(cut, dim=swapped.get(cut.dim, cut.dim))

@@ -1,0 +1,106 @@
+"""What a file of specs/engines may say, as frozen pydantic models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from tpspec.language.patterns import compile_pattern, expand
+from tpspec.language.schema import Expr, Name, Strict
+
+PARAMETER = "{parameter}"
+"""Where an engine's name carries the tensor's name within its module elsewhere than at the end."""
+
+
+def _templates(text: str) -> str:
+    for name in expand(text.replace(PARAMETER, "parameter")):
+        compile_pattern(name)
+    return text
+
+
+Template = Annotated[Name, AfterValidator(_templates)]
+"""The name of a module or a bare parameter: alternatives and ranges in braces, as in a spec."""
+
+
+class Tensors(Strict):
+    """What an engine makes of some modules or bare parameters."""
+
+    of: Template | None = None
+    """The spec's names, in the order in which the engine joins them; the engine's own, if unsaid."""
+    when: Expr | None = None
+    """The models that the entry is about: a condition over config.json; all, if unsaid."""
+    whole: Literal[True] | None = None
+    """Whole on every rank, though the spec cuts it."""
+    separate: Literal[True] | None = None
+    """Parts that the checkpoint interleaves stand one after another: all q, then all k, then all v."""
+    transpose: Literal[True] | None = None
+    """Matrices that the checkpoint stores [in, out] are [out, in]."""
+    drop: Literal[True] | None = None
+    """The engine has no such tensor."""
+
+
+TensorsOrNames = Annotated[
+    Tensors,
+    BeforeValidator(lambda v: {"of": v} if isinstance(v, str) else v, json_schema_input_type=Tensors | str),
+]
+
+
+class Family(Strict):
+    """Model classes that an engine lays out alike. What no entry names keeps its name and its cut."""
+
+    classes: tuple[Name, ...] = ()
+    """What config.json's `architectures` calls them; none for a base that others extend."""
+    extends: Name | None = None
+    """The family whose entries these change or add to; null takes an inherited one away."""
+    prefix: str | None = None
+    """What every name begins with, but for the head's."""
+    rename: dict[Name, str] = Field(default_factory=dict)
+    """Word of a name → the engine's, once everything else is said; words stand between dots."""
+    tied: Literal["head", "embedding"] | None = None
+    """Under which name the one matrix of a tied model is kept: the head's, if unsaid."""
+    attention: Template | None = None
+    """The module of each layer that holds the scales of its cache."""
+    tensors: dict[Template, TensorsOrNames | None] = Field(default_factory=dict)
+    """The engine's name → what it is made of."""
+
+
+class Version(Strict):
+    """What releases before this one call otherwise."""
+
+    before: Name
+    """The first release that has the names of this file."""
+    rename: dict[Name, str]
+    """Piece of a name → what it was."""
+
+
+class EngineDocument(Strict):
+    """One file of specs/engines."""
+
+    engine: Name
+    """The engine's name, that of its file."""
+    title: Name
+    """How people write the engine's name."""
+    compared_with: Name
+    """The release that the names were read from."""
+    serve: Name
+    """The command that serves an export: {out} and {tp} are filled in."""
+    vocabulary: Annotated[int, Field(ge=1)]
+    """Rows to a multiple of which a vocabulary is filled up before it is divided."""
+    scales: tuple[Name, ...] = ()
+    """Scalars that every attention layer holds besides: float32, one."""
+    versions: tuple[Version, ...] = ()
+    """Releases at which names changed."""
+    families: dict[Name, Family]
+
+    @model_validator(mode="after")
+    def _known_bases(self) -> EngineDocument:
+        seen: dict[str, str] = {}
+        for name, family in self.families.items():
+            if family.extends is not None and family.extends not in self.families:
+                raise ValueError(f"{name} extends {family.extends}, which is not here")
+            for cls in family.classes:
+                if cls in seen:
+                    raise ValueError(f"{cls} is claimed by {seen[cls]} and {name}")
+                seen[cls] = name
+        return self
