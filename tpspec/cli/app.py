@@ -19,6 +19,7 @@ COMMANDS = {
     "convert": "Cut a checkpoint into one safetensors file per rank.",
     "verify": "Check a pre-sharded directory against its manifest or its source.",
     "merge": "Put a pre-sharded directory together again, byte for byte.",
+    "export": "Write the files that vLLM or SGLang load, one set per rank.",
     "run": "Generate text with the ranks of a pre-sharded directory.",
     "bench": "How fast a pre-sharded directory runs, and where a step's time goes.",
     "init": "Draft a spec for an architecture that has none.",
