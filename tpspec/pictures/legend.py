@@ -50,6 +50,8 @@ def _heads(axis: Axis, tp: int) -> Entry:
         for shown, unit in list(first.items())[: len(HUES)]
     )
     noun = {"kv": "KV head", "q": "head"}.get(axis.name, axis.name)
+    if len(first) > len(blocks):
+        noun = f"… {noun}"
     copies = axis.copies(tp)
     if copies > 1:
         return Entry(blocks, f"{noun}, each on {copies} ranks")

@@ -57,7 +57,13 @@ def map_numbers(rows: Sequence[MapRow]) -> Markup:
 
 
 def _weight(row: MapRow) -> str:
-    return size(most_bytes(row)) if row.tensor else ""
+    return size(most_bytes(row)).replace(" ", "\u00a0") if row.tensor else ""
+
+
+def _breakable(name: str) -> Markup:
+    """A name that a narrow column breaks after its dots."""
+    first, *rest = name.split(".")
+    return joined([first, *((element("wbr"), f".{part}") for part in rest)])
 
 
 def _section(section: Section, tp: int) -> Markup:
@@ -69,11 +75,11 @@ def _section(section: Section, tp: int) -> Markup:
 
 
 def _row(short: str, row: MapRow, tp: int) -> Markup:
-    stem, dot, parameter = short.rpartition(".")
-    name = [stem, element("span", dot + parameter, class_="weight")] if parameter == "weight" else [short]
+    stem = short.removesuffix(".weight")
+    weight = element("span", ".weight", class_="weight") if stem != short else ""
     header = element(
         "th",
-        element("span", *name, class_="name"),
+        element("span", _breakable(stem), weight, class_="name"),
         element("span", " · ".join(filter(None, (shared_out(row), _weight(row)))), class_="sum"),
         scope="row",
         role="rowheader",

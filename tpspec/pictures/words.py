@@ -45,9 +45,10 @@ def shared_out(row: MapRow) -> str:
     if cut is None:
         return "on no rank, kept for merging"
     shares = [_share(row)]
-    copies = sorted({count for _, _, count in cut.copies()}) if cut.dim is not None else [1]
-    if copies != [1]:
-        shares.append("copied " + " and ".join(f"×{count}" for count in copies))
+    copies = [count for _, _, count in cut.copies()] if cut.dim is not None else []
+    if max(copies, default=1) > 1:
+        part = "" if min(copies) > 1 else "in part "
+        shares.append(f"{part}copied " + " and ".join(f"×{count}" for count in sorted({*copies} - {1})))
     zeros = [rank for rank in range(cut.tp) if cut.dim is not None and cut.zeros(rank)]
     if zeros:
         fill = sum(cut.zeros(rank) for rank in zeros)
