@@ -71,6 +71,11 @@ def targets(plan: Sequence[Visit], tp: int) -> list[Target]:
     names = [rank_file(rank, tp) for rank in range(tp)]
     if any(visit.layout.cut.tp > tp for visit in plan):
         names.append(EXTRAS)
+    return named_targets(names, plan)
+
+
+def named_targets(names: Sequence[str], plan: Sequence[Visit]) -> list[Target]:
+    """Files of these names, each with what the rank of its number holds."""
     return [_target(name, rank, plan) for rank, name in enumerate(names)]
 
 

@@ -50,12 +50,38 @@ def cut(
     return Cut(dim, blocks * block, tuple(ranks))
 
 
+def joined(
+    dim: int, parts: Sequence[Extent], tp: int, *, interleaved: Axis | None = None, blocks: int = 1
+) -> Cut:
+    """The dimension as a model has it that tp ranks divide: all ranks' units, zeros and copies included.
+
+    One rank holds it all. A replicated part stands once.
+    """
+    block = sum(part.size for part in parts)
+    within: list[Segment] = []
+    if interleaved:
+        within = [segment for rank in range(tp) for segment in _grouped(parts, interleaved, tp, rank)]
+    else:
+        start = 0
+        for part in parts:
+            ranks = range(tp if part.axis else 1)
+            within += [segment for rank in ranks for segment in _placed(part, tp, rank, start)]
+            start += part.size
+    share = merge_adjacent(_shift(segment, b * block) for b in range(blocks) for segment in within)
+    return Cut(dim, blocks * block, (share,))
+
+
 def _stacked(parts: Sequence[Extent], tp: int, rank: int) -> Iterator[Segment]:
     start = 0
     for part in parts:
-        for unit, count in part.segments(tp, rank):
-            yield Segment(None if unit is None else start + unit * part.width, count * part.width)
+        yield from _placed(part, tp, rank, start)
         start += part.size
+
+
+def _placed(part: Extent, tp: int, rank: int, start: int) -> Iterator[Segment]:
+    """The rank's units of a part that begins at `start`."""
+    for unit, count in part.segments(tp, rank):
+        yield Segment(None if unit is None else start + unit * part.width, count * part.width)
 
 
 def _grouped(parts: Sequence[Extent], groups: Axis, tp: int, rank: int) -> Iterator[Segment]:

@@ -9,6 +9,7 @@ from typing import Any
 from tpspec.axes import Axis
 from tpspec.cache import CacheSize, cache_dtype, cache_size
 from tpspec.dtypes import nbytes
+from tpspec.errors import TpspecError
 from tpspec.language.schema import CacheEntry
 from tpspec.layout import TensorLayout
 from tpspec.resolution import Resolution
@@ -61,6 +62,14 @@ def padded(resolution: Resolution, tp: int) -> Padding | None:
     extra = held - stored if stored else None
     names = {axis.axis for axis in axes}
     return Padding(resolution.pad.order, tuple(axes), stored or None, extra, _cache(resolution, tp, names))
+
+
+def padding_of(resolution: Resolution, tp: int) -> Padding:
+    """The padding of a model that needs some. Raises TpspecError where tp divides it as it is."""
+    found = padded(resolution, tp)
+    if found is None or {axis.axis for axis in found.axes} <= {"vocab"}:
+        raise TpspecError(f"tp={tp} divides this model: nothing has to be padded", remedy="use it as it is")
+    return found
 
 
 def _padded_axes(resolution: Resolution, tp: int) -> Iterator[PaddedAxis]:

@@ -20,10 +20,12 @@ COMMANDS = {
     "verify": "Check a pre-sharded directory against its manifest or its source.",
     "merge": "Put a pre-sharded directory together again, byte for byte.",
     "export": "Write the files that vLLM or SGLang load, one set per rank.",
+    "pad": "Write a model with zero heads and columns, so that tp divides it, for any engine.",
     "run": "Generate text with the ranks of a pre-sharded directory.",
     "bench": "How fast a pre-sharded directory runs, and where a step's time goes.",
     "init": "Draft a spec for an architecture that has none.",
     "prove": "Prove a spec: a tiny model, cut, gives the unsharded model's logits.",
+    "diff": "A tensor-parallel plan of transformers beside the spec, and what differs costs.",
     "specs": "List the known architectures, or show one spec resolved.",
     "schema": "Print the JSON schema of the spec language, for editors.",
 }

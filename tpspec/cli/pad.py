@@ -1,0 +1,71 @@
+"""`tpspec pad`: a padded model as an ordinary checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tpspec.cli.arguments import json_option, spec_option, tp_option
+from tpspec.padding import ORDERS
+
+if TYPE_CHECKING:
+    from tpspec.padding import Order
+
+EPILOG = """\b
+Examples:
+  tpspec pad ./Qwen2.5-7B ./Qwen2.5-7B-tp8 --tp 8       28 heads become 32
+  vllm serve ./Qwen2.5-7B-tp8 --tensor-parallel-size 8
+"""
+
+
+@click.command("pad", epilog=EPILOG)
+@click.argument("source", metavar="SRC")
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@tp_option(required=True)
+@click.option(
+    "--first",
+    "order",
+    type=click.Choice(ORDERS),
+    default="kv",
+    help="What is kept small first: the cache (kv), or the weights.",
+)
+@spec_option
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
+def command(
+    source: str, out: Path, tp: int, order: Order, spec_file: Path | None, as_json: bool, quiet: bool
+) -> None:
+    """Write a model with zero heads and columns, so that tp divides it, as an ordinary checkpoint.
+
+    SRC is a checkpoint directory, a Hugging Face model id, or a directory that convert wrote. Any
+    engine loads OUT at --tp (and at divisors of it), and computes what it would with SRC. An
+    interrupted run goes on where it stopped when the same command is given again.
+    """
+    from tpspec.cli.padding import print_padding
+    from tpspec.cli.progress import progress
+    from tpspec.converters.pad import pad
+    from tpspec.converters.sources import open_source
+    from tpspec.padded_model import padded_model
+    from tpspec.padding_report import padding_of
+    from tpspec.quantities import size
+    from tpspec.resolve import resolve_checked
+
+    reader = open_source(source, lambda checkpoint: resolve_checked(checkpoint, tp, spec_file, order))
+    resolution = resolve_checked(reader.checkpoint, tp, spec_file, order)
+    padding = padding_of(resolution, tp)
+    model = padded_model(reader.checkpoint, resolution, tp)
+    try:
+        with progress(quiet=quiet or as_json) as advance:
+            padded = pad(reader, out, model, padding.as_json(), progress=advance)
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on from here", err=True)
+        raise
+    if as_json:
+        report = {"out": str(out), "tp": tp, "files": padded.files, "bytes": padded.bytes}
+        click.echo(json.dumps({**report, "padding": padding.as_json()}, indent=2))
+    elif not quiet:
+        click.echo(f"wrote {len(padded.files)} files, {size(padded.bytes)}, to {out}")
+        print_padding(padding, tp)
