@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,20 @@ axes, so that nothing tells them apart.
 
 def why(spec: str, rule: str, change: str) -> str:
     """Why a mutant is no fault; empty where nobody has said so."""
-    for entry in yaml.safe_load(EQUIVALENT.read_text()):
-        fits = (
-            re.fullmatch(entry.get(key, ".*"), text)
-            for key, text in (("spec", spec), ("rule", rule), ("change", change))
-        )
-        if all(fits):
-            return str(entry["why"])
-    return ""
+    return next((entry["why"] for entry in read_reasons() if fits(entry, spec, rule, change)), "")
+
+
+@cache
+def read_reasons() -> list[dict[str, str]]:
+    """Which mutants are right all the same, and why."""
+    reasons: list[dict[str, str]] = yaml.safe_load(EQUIVALENT.read_text())
+    return reasons
+
+
+def fits(entry: dict[str, str], spec: str, rule: str, change: str) -> bool:
+    """Whether a reason is for this mutant."""
+    said = (("spec", spec), ("rule", rule), ("change", change))
+    return all(re.fullmatch(entry.get(key, ".*"), text) for key, text in said)
 
 
 def try_all(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
