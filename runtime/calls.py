@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     import torch
 
 
+TIMEOUT = 600.0
+"""Seconds that a rank waits for the others in one call."""
+
+
 class RankLost(TpspecError):  # noqa: N818 - it is what happened
     """Another rank failed, ended or did not come; whoever hears both prefers that rank's own error."""
 

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NoReturn
 
 from tpspec.errors import TpspecError
+from tpspec.runtime.out_of_memory import out_of_memory
 
 if TYPE_CHECKING:
     from tpspec.runtime.rank_process import Meeting
@@ -52,8 +53,9 @@ def main(control: int) -> None:
             for name in job.imports:
                 import_module(name)
             fork_ranks(job, launcher, pids)
-        except (ImportError, OSError) as error:
-            launcher.send(TpspecError(f"the ranks could not be started: {error}"))
+        except (ImportError, OSError, MemoryError) as error:
+            reason = out_of_memory(error) or (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            launcher.send(TpspecError(f"the ranks could not be started: {reason}"))
         else:
             launcher.send(pids)
             answer(launcher, pids)

@@ -18,8 +18,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpspec.errors import TpspecError
-from tpspec.runtime.calls import RankLost, of_rank
+from tpspec.runtime.calls import TIMEOUT, RankLost, of_rank
 from tpspec.runtime.fork_server import Job
+from tpspec.runtime.out_of_memory import REMEDY, OutOfMemory, kills
 
 if TYPE_CHECKING:
     from tpspec.runtime.collectives import Collectives
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 Kind = Literal["shared", "gloo", "threads"]
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-TIMEOUT = 600.0
-"""Seconds that a rank waits for the others in one collective."""
 GRACE = 2.0
 """Seconds in which a rank at fault may still say so, once another has said that it lost one."""
 
@@ -76,6 +75,7 @@ class ForkServer:
     def __init__(self, outlets: Sequence[int]) -> None:
         self.control, theirs = Pipe()
         self.ranks: list[int] = []
+        self.kills = kills()
         serve = f"from tpspec.runtime.fork_server import main; main({theirs.fileno()})"
         program = f"import sys; sys.path[:] = {sys.path!r}; {serve}"
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the server ignores it
@@ -111,25 +111,27 @@ class ForkServer:
 
     def end_of(self, rank: int) -> TpspecError:
         """How a rank's process ended, which it did before it told its result."""
-        return ended(f"rank {rank}", os.waitstatus_to_exitcode(self._ask(rank)))
+        return self._ended(f"rank {rank}", os.waitstatus_to_exitcode(self._ask(rank)))
 
     def _ask(self, request: object) -> Any:
         try:
             self.control.send(request)
             return self.control.recv()
         except (EOFError, ConnectionError):
-            raise ended("the process that ranks are forked from", self.process.wait()) from None
+            raise self._ended("the process that ranks are forked from", self.process.wait()) from None
 
-
-def ended(who: str, status: int) -> TpspecError:
-    """The error for a process that ended too early, with an exit status or by a signal (negative)."""
-    if status >= 0:
-        return TpspecError(f"{who} ended early, with status {status}")
-    killed = status == -signal.SIGKILL
-    return TpspecError(
-        f"{who} was killed by signal {-status} ({signal.Signals(-status).name})",
-        remedy="the kernel does so when memory runs out: `dmesg` tells" if killed else "",
-    )
+    def _ended(self, who: str, status: int) -> TpspecError:
+        """The error for a process that ended too early, with an exit status or by a signal (negative)."""
+        if status >= 0:
+            return TpspecError(f"{who} ended early, with status {status}")
+        if status == -signal.SIGKILL and kills() > self.kills:
+            return OutOfMemory(f"{who} was killed by the kernel (SIGKILL): out of memory", remedy=REMEDY)
+        aborted = (
+            "it said why above: libraries abort so when memory runs out" if status == -signal.SIGABRT else ""
+        )
+        return TpspecError(
+            f"{who} was killed by signal {-status} ({signal.Signals(-status).name})", remedy=aborted
+        )
 
 
 def listen(
@@ -171,9 +173,16 @@ def listen(
     return result
 
 
+def torchrun_rank() -> tuple[int, int] | None:
+    """This process's rank and how many ranks there are, where torchrun started it."""
+    if not all(os.environ.get(name) for name in TORCHRUN):
+        return None
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
 def joined_group(device: str = "cpu", timeout: float = TIMEOUT) -> Collectives | None:
     """Joins the group whose rank this process is under torchrun: NCCL on `cuda`, else gloo; else None."""
-    if not all(os.environ.get(name) for name in TORCHRUN):
+    if torchrun_rank() is None:
         return None
     from tpspec.runtime import torch_group
 

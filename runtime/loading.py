@@ -75,6 +75,15 @@ class Loading:
         )
 
 
+def check_own_file(loading: Loading, presharded: Presharded, rank: int, ranks: int) -> Loading:
+    """Looks at the file of one of torchrun's ranks before it meets the others: at fault, it ends at once.
+
+    Returns what is left to do. Raises TpspecError with what is wrong with it, or with the number of ranks.
+    """
+    presharded.check_rank(rank, ranks, hashes=loading.verify)
+    return replace(loading, verify=False)
+
+
 def check_rank_files(loading: Loading, presharded: Presharded) -> Loading:
     """Looks at every rank's file before ranks start on this machine; returns what is left for them to do.
 

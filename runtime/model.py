@@ -11,11 +11,13 @@ from typing import Any, cast
 import torch
 
 from tpspec.errors import TpspecError
+from tpspec.presharded import Presharded
 from tpspec.runtime.calls import RankLost
-from tpspec.runtime.collectives import Alone
+from tpspec.runtime.collectives import Alone, Collectives
 from tpspec.runtime.generate import generate
-from tpspec.runtime.launch import joined_group
-from tpspec.runtime.loading import Loading
+from tpspec.runtime.launch import joined_group, torchrun_rank
+from tpspec.runtime.loading import Loading, check_own_file
+from tpspec.runtime.out_of_memory import memory_told
 from tpspec.runtime.plan import agreed, make_plan
 from tpspec.runtime.rank_model import RankModel
 from tpspec.runtime.rank_process import drive
@@ -25,29 +27,44 @@ from tpspec.runtime.threads import ThreadGroup, Threads
 
 def load_model(loading: Loading, *, threads: bool) -> Model:
     """See tpspec.runtime.load."""
-    tp = loading.open().tp
+    presharded = loading.open()
+    tp = presharded.tp
     loading.check_device()
-    collectives = None if threads else joined_group(loading.device)
-    if collectives is None and tp == 1:
-        collectives = Alone()
-    if collectives is not None:
-        return Model(loading, [loading.load(collectives)])
-    if not threads:
+    own = None if threads else torchrun_rank()
+    group = None
+    collectives: list[Collectives]
+    if own:
+        loading = check_own_file(loading, presharded, *own)
+        joined = joined_group(loading.device)
+        assert joined is not None
+        collectives = [joined]
+    elif tp == 1:
+        collectives = [Alone()]
+    elif threads:
+        group = ThreadGroup(tp)
+        collectives = [Threads(group, rank) for rank in range(tp)]
+    else:
         raise TpspecError(
             f"{loading.directory} has {tp} ranks, and this process was not started as one of them",
             remedy=f"start it with torchrun --nproc-per-node {tp}, or load with threads=True",
         )
-    group = ThreadGroup(tp)
-    return Model(loading, [loading.load(Threads(group, rank)) for rank in range(tp)], group)
+    with memory_told(presharded, loading.dtype):
+        ranks = [loading.load(each) for each in collectives]
+    return Model(loading, presharded, ranks, group)
 
 
 class Model:
     """The ranks of a model that are in this process. After an error, load it again."""
 
     def __init__(
-        self, loading: Loading, ranks: Sequence[RankModel], group: ThreadGroup | None = None
+        self,
+        loading: Loading,
+        presharded: Presharded,
+        ranks: Sequence[RankModel],
+        group: ThreadGroup | None = None,
     ) -> None:
         self.loading = loading
+        self.presharded = presharded
         self.ranks = ranks
         self._group = group
 
@@ -91,7 +108,8 @@ class Model:
                 found = drive(generate(rank, plan, None), lambda _: None)
             return cast("list[Completion]", found)
 
-        return work(self.ranks[0]) if self._group is None else self._in_threads(work, self._group)
+        with memory_told(self.presharded, self.loading.dtype):
+            return work(self.ranks[0]) if self._group is None else self._in_threads(work, self._group)
 
     def _in_threads(
         self, work: Callable[[RankModel], list[Completion]], group: ThreadGroup

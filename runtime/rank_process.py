@@ -14,6 +14,7 @@ import torch
 from tpspec.errors import TpspecError
 from tpspec.runtime import shared_memory, torch_group
 from tpspec.runtime.collectives import Alone, Collectives
+from tpspec.runtime.out_of_memory import out_of_memory
 
 Meeting = int | socket.socket | None
 
@@ -76,14 +77,12 @@ def drive(outcome: Any, message: Callable[[object], None]) -> Any:
             return end.value
 
 
-def as_fault(error: Exception) -> TpspecError | None:
+def as_fault(error: BaseException) -> TpspecError | None:
     """The error as one of the input or the machine, which needs no traceback; None for a bug."""
     if isinstance(error, TpspecError):
         return error
-    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in str(error):
-        return TpspecError(
-            f"out of memory: {str(error).strip().splitlines()[0]}" if str(error) else "out of memory"
-        )
+    if memory := out_of_memory(error):
+        return memory
     if isinstance(error, OSError):
         return TpspecError(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     return None

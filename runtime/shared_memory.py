@@ -26,7 +26,7 @@ from functools import lru_cache
 
 import torch
 
-from tpspec.runtime.calls import Call, differ, lost
+from tpspec.runtime.calls import TIMEOUT, Call, differ, lost
 from tpspec.runtime.rank_order import sum_in_rank_order
 
 LINE = 64
@@ -67,7 +67,7 @@ class Prepared:
 class SharedMemory:
     """The collectives of one rank over a shared segment; every rank is a process of its own."""
 
-    def __init__(self, segment: int, rank: int, size: int, timeout: float = 600) -> None:
+    def __init__(self, segment: int, rank: int, size: int, timeout: float = TIMEOUT) -> None:
         self.rank = rank
         self.size = size
         self.timeout = timeout

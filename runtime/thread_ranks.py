@@ -7,10 +7,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from tpspec.errors import TpspecError
 from tpspec.runtime.calls import RankLost, of_rank
 from tpspec.runtime.collectives import Alone
-from tpspec.runtime.rank_process import drive
+from tpspec.runtime.rank_process import as_fault, drive
 from tpspec.runtime.threads import ThreadGroup, Threads
 
 
@@ -66,5 +65,6 @@ def run_threads(
     if errors:
         # a rank that lost another comes last: it is not the cause
         rank, error = min(errors.items(), key=lambda item: isinstance(item[1], RankLost))
-        raise of_rank(rank, error) if isinstance(error, TpspecError) else error
+        fault = as_fault(error)
+        raise of_rank(rank, fault) if fault else error
     return results[0]

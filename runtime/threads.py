@@ -6,14 +6,14 @@ from threading import Condition
 
 import torch
 
-from tpspec.runtime.calls import Call, differ, lost
+from tpspec.runtime.calls import TIMEOUT, Call, differ, lost
 from tpspec.runtime.rank_order import sum_in_rank_order
 
 
 class ThreadGroup:
     """What the ranks of one process share: each one's number of calls, and its latest two."""
 
-    def __init__(self, size: int, timeout: float = 600) -> None:
+    def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
         self.size = size
         self.timeout = timeout
         self.changed = Condition()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -15,11 +14,8 @@ from pathlib import Path
 import torch
 
 from tpspec.errors import Finding, TpspecError
-from tpspec.runtime.attach import Attached
 from tpspec.runtime.collectives import Collectives
-from tpspec.runtime.loading import Loading
 from tpspec.runtime.shared_memory import SLOT
-from tpspec.sites import Site
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 SHAPES = ((), (0,), (1,), (7,), (3, 5), (2, 0, 4), (1, 1, 2048), (1, 70_003))
@@ -159,24 +155,6 @@ ENDS = {
     "another shape": lambda group: group.all_reduce(torch.ones(1024), "step 5"),
     "another site": lambda group: group.all_reduce(torch.ones(2048), "elsewhere"),
 }
-
-
-def reduced_linear(group: Collectives) -> list[float]:
-    """A module with a reduce, which gives rank + 1 on each rank: what comes out of it on this one."""
-    module = torch.nn.Identity()
-    Attached({"down": module}, [Site("reduce", "down")], group)
-    output: list[float] = module(torch.full((2,), group.rank + 1.0)).tolist()
-    return output
-
-
-def load_without_memory(group: Collectives, loading: Loading, poor: int) -> Iterator[float]:
-    """Loads every rank, of which one may take 12 MiB at most; yields the time before."""
-    yield time.monotonic()
-    if group.rank == poor:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (12 << 20),) * 2)
-    loading.load(group)
-    group.barrier("loaded")
 
 
 def pids_then_steps(group: Collectives) -> Iterator[list[int]]:

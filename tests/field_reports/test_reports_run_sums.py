@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import model_targets
 import numpy as np
 import pytest
-import rank_targets
 import torch
 from tiny_checkpoints import checkpoint
 from tiny_ranks import seen, tiny
@@ -142,4 +142,4 @@ def test_what_every_rank_computes_whole_is_not_reduced(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["threads", "gloo"])
 def test_a_reduced_module_gives_the_sum(kind: Kind):
     """(Wenyueh/MinivLLM#13) An all-reduce in place gives None, which went on in the sum's place."""
-    assert launch(2, rank_targets.reduced_linear, kind=kind) == [3.0, 3.0]
+    assert launch(2, model_targets.reduced_linear, kind=kind) == [3.0, 3.0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
@@ -85,18 +84,20 @@ def run_ranks(
 
     Under torchrun, this process is one of them. Raises TpspecError where the directory cannot be run.
     """
-    from tpspec.runtime.launch import TORCHRUN, launch
-    from tpspec.runtime.loading import check_rank_files, modules_to_preload
+    from tpspec.runtime.launch import launch, torchrun_rank
+    from tpspec.runtime.loading import check_own_file, check_rank_files, modules_to_preload
+    from tpspec.runtime.out_of_memory import memory_told
 
     presharded = loading.open()
-    if all(os.environ.get(name) for name in TORCHRUN):
+    own = torchrun_rank()
+    if own:
         if choice not in ("auto", "gloo"):
             raise click.UsageError(
                 f"under torchrun the ranks are its own: --collectives {choice} starts others"
             )
-        # Before torch is imported and the group met: a rank that cannot start says so at once.
-        presharded.check_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), hashes=loading.verify)
-        return _join(replace(loading, verify=False), target, arguments, on_message)
+        loading = check_own_file(loading, presharded, *own)
+        with memory_told(presharded, loading.dtype):
+            return _join(loading, target, arguments, on_message)
     kind: Kind = "shared" if choice == "auto" else choice
     if loading.device != "cpu" and kind != "threads" and presharded.tp > 1:
         raise TpspecError(
@@ -109,9 +110,10 @@ def run_ranks(
 
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // presharded.tp))
     preload = modules_to_preload(presharded)
-    result = launch(
-        presharded.tp, target, (loading, *arguments), kind=kind, on_message=on_message, preload=preload
-    )
+    with memory_told(presharded, loading.dtype):
+        result = launch(
+            presharded.tp, target, (loading, *arguments), kind=kind, on_message=on_message, preload=preload
+        )
     return Ran(result, presharded.tp, kind)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -234,11 +235,11 @@ def test_quantized_directories_are_refused(tpspec: Tpspec, tmp_path: Path):
 
 
 @contextmanager
-def decoding(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def decoding(tmp_path: Path, batch_size: int = 1) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A command that would decode for long, once its first text is there, and its server and ranks."""
     (tmp_path / "prompts.txt").write_text(f"{ONCE}\n" * 500)
     command = [sys.executable, "-m", "tpspec", "run", str(sharded(2)), "--prompt-file", "prompts.txt"]
-    options = ["--batch-size", "1", "--max-new-tokens", "400"]
+    options = ["--batch-size", str(batch_size), "--max-new-tokens", "400"]
     with subprocess.Popen(
         command + options,
         cwd=tmp_path,
@@ -270,6 +271,19 @@ def test_a_rank_that_is_killed_while_decoding_ends_the_command(tmp_path: Path):
         assert time.monotonic() - begun < SLOW
     assert process.returncode == 1
     assert "rank 1 was killed by signal 9 (SIGKILL)" in err
+    assert not [pid for pid in others if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_rank_that_runs_out_of_memory_while_decoding_ends_the_command(tmp_path: Path):
+    with decoding(tmp_path, batch_size=500) as (process, others):
+        pages = int(Path(f"/proc/{others[2]}/statm").read_text().split()[0])
+        resource.prlimit(others[2], resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
+        begun = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        assert time.monotonic() - begun < SLOW
+    assert process.returncode == 1
+    assert re.search(r"error: rank 1: out of memory: \S+ .iB more was asked for\n", err)
+    assert "  the weights of a rank take 509 KiB; ranks: 2\n  → fewer prompts side by side" in err
     assert not [pid for pid in others if Path(f"/proc/{pid}").exists()]
 
 
