@@ -10,7 +10,7 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 """What XML forbids, and what would turn the direction of the text around it."""
-_VOID = frozenset({"link", "meta", "wbr"})
+_VOID = frozenset({"link", "meta"})
 """HTML elements that have no end tag."""
 
 Value = str | float | None

@@ -60,12 +60,6 @@ def _weight(row: MapRow) -> str:
     return size(most_bytes(row)).replace(" ", "\u00a0") if row.tensor else ""
 
 
-def _breakable(name: str) -> Markup:
-    """A name that a narrow column breaks after its dots."""
-    first, *rest = name.split(".")
-    return joined([first, *((element("wbr"), f".{part}") for part in rest)])
-
-
 def _section(section: Section, tp: int) -> Markup:
     note = element("span", section.note, class_="note")
     title = element("th", section.title, " ", note, colspan=tp + 1, scope="rowgroup", role="rowheader")
@@ -79,7 +73,7 @@ def _row(short: str, row: MapRow, tp: int) -> Markup:
     weight = element("span", ".weight", class_="weight") if stem != short else ""
     header = element(
         "th",
-        element("span", _breakable(stem), weight, class_="name"),
+        element("span", stem, weight, class_="name"),
         element("span", " · ".join(filter(None, (shared_out(row), _weight(row)))), class_="sum"),
         scope="row",
         role="rowheader",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,8 +13,8 @@ from tpspec.pictures.palette import hue, look, pattern
 from tpspec.shard_map import MapRow
 from tpspec.sharing import Sharing
 
-MAX_PIECES = 128
-"""More pieces than this in one cell are drawn as one: parts that alternate row by row."""
+MAX_HEADS, MAX_PARTS = 128, 16
+"""More pieces than this in one cell are drawn as one: parts that alternate head by head, or row by row."""
 QKV = ("q", "k", "v")
 
 
@@ -47,7 +48,7 @@ def pieces(row: MapRow, rank: int) -> tuple[Piece, ...]:
     if cut.dim is None:
         return (_whole(row, share[0]),)
     found = list(_split(row.sharing, share, dict(row.heads), cut.tp))
-    if len(found) > MAX_PIECES:
+    if len(found) > (MAX_HEADS if row.heads else MAX_PARTS):
         return (Piece(sum(p.length for p in found), found[0].source, None),)
     return tuple(found)
 
@@ -100,10 +101,10 @@ def _in_parts(
             yield Piece(length * scale, None)
             continue
         low, high = source * scale, (source + length) * scale
-        for run in _runs(sharing):
-            start, stop = max(low, run.start), min(high, run.stop)
-            if start < stop:
-                yield from _in_heads(run, start, stop, looks, tp)
+        runs = _runs(sharing)
+        first = bisect_right(runs, low, key=_Run.begin) - 1
+        for run in runs[first : bisect_left(runs, high, key=_Run.begin)]:
+            yield from _in_heads(run, max(low, run.start), min(high, run.stop), looks, tp)
 
 
 def _in_heads(run: _Run, start: int, stop: int, looks: dict[str, Axis], tp: int) -> Iterator[Piece]:
@@ -132,6 +133,10 @@ class _Run:
     axis: Axis | None
     unit: int
     width: int
+
+    def begin(self) -> int:
+        """Where it starts, to look it up by."""
+        return self.start
 
 
 @lru_cache(maxsize=1024)
