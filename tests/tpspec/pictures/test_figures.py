@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from maps import published, row_of
 
+from tpspec.errors import TpspecError
 from tpspec.pictures.elements import element, text
 from tpspec.pictures.map_figure import map_figure
 from tpspec.pictures.palette import DARK, HUES, LIGHT
@@ -102,6 +103,10 @@ def test_a_name_of_any_length_stays_in_its_column():
 
 def test_a_png_has_twice_the_pixels():
     drawing = map_figure(published("gpt2", 4), 4, "gpt2", "")
-    png = rasterise(drawing)
+    try:
+        png = rasterise(drawing)
+    except TpspecError as error:
+        assert "no font" in str(error)
+        pytest.skip("there is no font here (Debian: apt-get install fonts-dejavu-core)")
     assert png.startswith(b"\x89PNG\r\n")
     assert int.from_bytes(png[16:20], "big") == drawing.width * SCALE
