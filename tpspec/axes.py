@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import lcm
 
 from tpspec.layout import Segment, merge_adjacent
 from tpspec.padding import Pair, slots
@@ -15,8 +16,8 @@ class Axis:
     """An axis whose sizes are known: `units` of `width` rows or columns each.
 
     `replicate`: units are copied once there are more ranks than units. `pad`: zero units fill up
-    what the ranks do not divide, to `multiple` units at a time; as its `pair` has it where the axis
-    belongs to one, of which it has the groups if it `leads`.
+    what the ranks do not divide, to `multiple` units at a time, and then to `align` for speed; as its
+    `pair` has it where the axis belongs to one, of which it has the groups if it `leads`.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Axis:
     source: str = ""
     """The expression that gave `units`, for reports."""
     multiple: int = 1
+    align: int = 1
     pair: Pair | None = None
     leads: bool = False
 
@@ -48,7 +50,8 @@ class Axis:
         if self.pair:
             held = slots(self.pair, tp)
             return held.per_rank * (1 if self.leads else held.members)
-        return -(-self.units // (tp * self.multiple)) * self.multiple
+        step = self.multiple if self.units % (tp * self.multiple) == 0 else lcm(self.multiple, self.align)
+        return -(-self.units // (tp * step)) * step
 
     def copies(self, tp: int) -> int:
         """How often each unit is held, over all ranks."""

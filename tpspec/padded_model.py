@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -25,12 +25,14 @@ from tpspec.resolution import Resolution, Shared
 from tpspec.scope import ConfigScope
 
 TABLE = "padded/architectures.yaml"
+ALIGN = 16
+"""An MLP that is padded has a multiple of this many columns per rank: engines' kernels want whole vectors."""
 
 
 class Architecture(Strict):
     """One entry of the table; see there."""
 
-    model_types: tuple[Name, ...]
+    of: tuple[Name, ...]
     config: dict[Name, Expr]
     write: dict[Name, Any] = Field(default_factory=dict)
     leave_out: tuple[Name, ...] = ()
@@ -38,8 +40,16 @@ class Architecture(Strict):
     zeros: dict[Names, Names] = Field(default_factory=dict)
 
 
-class _Table(Strict):
+class Table(Strict):
+    """The whole table; see there."""
+
+    common: dict[Name, Expr]
     architectures: tuple[Architecture, ...]
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The model types that may be written."""
+        return tuple(dict.fromkeys(kind for entry in self.architectures for kind in entry.of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +72,13 @@ class PaddedModel:
 
 
 @cache
-def architectures() -> Mapping[str, Architecture]:
-    """Model type → how its padded models are written."""
+def architectures() -> Table:
+    """How padded models are written."""
     where = f"specs/{TABLE}"
     try:
-        table = _Table.model_validate(read_document(BUILT_IN / TABLE, where).data)
+        return Table.model_validate(read_document(BUILT_IN / TABLE, where).data)
     except ValidationError as error:
         raise TpspecError(f"{where} is not valid: {error}") from None
-    return {kind: entry for entry in table.architectures for kind in entry.model_types}
 
 
 def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> PaddedModel:
@@ -86,32 +95,35 @@ def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> Pad
     for zeros in _zeros(entry, scope, tensors):
         tensors[zeros.name] = zeros
     written = {key: value for key, value in config.items() if key not in entry.leave_out}
-    written |= {key: scope.evaluate(value) for key, value in entry.config.items()} | entry.write
+    values = architectures().common | entry.config
+    written |= {key: scope.evaluate(value) for key, value in values.items()} | entry.write
     apart = [item.tensor.name for item in resolution.shared if item.tensor and item.sharing.apart]
     text = json.dumps(written, indent=2, ensure_ascii=False).encode() + b"\n"
     return PaddedModel(tp, text, tuple(tensors.values()), (*apart, *resolution.ignored))
 
 
 def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) -> Architecture:
-    """The entry for a model. Raises TpspecError with every reason why there is none."""
-    kind = str(config.get("model_type"))
-    known = architectures()
-    message = f"a padded '{kind}' model cannot be written as an ordinary checkpoint"
-    remedy = "tpspec convert --pad cuts it for tpspec run, whatever its architecture"
-    if kind not in known:
-        problem = f"no architecture is known that could say how it was padded; known: {', '.join(known)}"
-        raise TpspecError(message, [Finding("model_type", problem, f"specs/{TABLE}")], remedy)
-    scope, entry = resolution.scope(tp), known[kind]
+    """The first entry that a model may be written as. Raises TpspecError with every reason where none is."""
+    kind, table, scope = str(config.get("model_type")), architectures(), resolution.scope(tp)
+    findings = []
     if config.get("quantization_config"):
-        raise TpspecError(message, [Finding("quantization_config", "its weights are quantized")], remedy)
-    findings = [
-        Finding("config.json", f"{reason} ({condition})", f"specs/{TABLE}")
-        for reason, condition in entry.refuse.items()
-        if scope.evaluate(condition)
-    ]
-    if findings:
-        raise TpspecError(message, findings, remedy)
-    return entry
+        findings = [Finding("config.json", "the weights are quantized")]
+    elif kind not in table.known:
+        known = f"no architecture is known that could say how it was padded; known: {', '.join(table.known)}"
+        findings = [Finding(f"model_type '{kind}'", known)]
+    else:
+        for entry in (entry for entry in table.architectures if kind in entry.of):
+            reasons = [
+                (reason, condition) for reason, condition in entry.refuse.items() if scope.evaluate(condition)
+            ]
+            if not reasons:
+                return entry
+            findings += [Finding(reason, str(condition)) for reason, condition in reasons]
+    raise TpspecError(
+        f"padded for tp={tp}, this model cannot be an ordinary checkpoint",
+        [replace(finding, place=f"specs/{TABLE}") for finding in findings],
+        "tpspec convert --pad cuts it for tpspec run, whatever its architecture",
+    )
 
 
 def _tensor(item: Shared, tp: int) -> PaddedTensor:

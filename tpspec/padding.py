@@ -80,16 +80,18 @@ def _slots(pair: Pair, copies: int, tp: int) -> Slots:
 class Pad:
     """How a model is padded at any tp: the order, and what the axes of its spec weigh and have to keep to.
 
-    `rows` gives the rows (or columns) of weights that one unit of an axis brings, in all layers
-    together; `multiples` how many units at a time a rank may hold of it (a quantization group's).
+    `rows` gives the rows (or columns) of weights that one unit of an axis brings, in all layers together;
+    `multiples` how many units at a time a rank may hold of it (a quantization group's). A single axis that
+    tp does not divide is padded to `align` units per rank.
     """
 
     order: Order
     rows: Mapping[str, int]
     multiples: Mapping[str, int]
+    align: int = 1
 
 
-def decide(rules: Rules, order: Order) -> Pad:
+def decide(rules: Rules, order: Order, align: int = 1) -> Pad:
     """Weighs the axes of a spec for one config. What a rule cannot compute is left to who reports it."""
     rows: Counter[str] = Counter()
     multiples: dict[str, int] = {}
@@ -103,7 +105,7 @@ def decide(rules: Rules, order: Order) -> Pad:
                 rows[axis] += width * times * sharing.blocks
                 block = sharing.divisor // gcd(sharing.divisor, width)
                 multiples[axis] = lcm(multiples.get(axis, 1), block)
-    return Pad(order, rows, multiples)
+    return Pad(order, rows, multiples, align)
 
 
 def _sharings(rules: Rules, placed: PlacedRule) -> Iterator[tuple[Sharing, int]]:

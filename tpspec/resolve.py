@@ -49,11 +49,15 @@ def resolve_layout(
 
 
 def resolve_checked(
-    checkpoint: Checkpoint, tp: int, spec_file: Path | None = None, pad: Order | None = None
+    checkpoint: Checkpoint,
+    tp: int,
+    spec_file: Path | None = None,
+    pad: Order | None = None,
+    align: int = 1,
 ) -> Resolution:
     """A checkpoint's resolution, in which a tp fits. Raises TpspecError with every finding."""
     spec = choose_spec(checkpoint.config, spec_file)
-    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad, align)
     if not (pad or resolution.findings or resolution.fits(tp)):
         padded = resolve(spec, checkpoint.config, checkpoint.tensors, "kv")
         resolution.check(tp, or_pad=padded.fits(tp))
@@ -73,16 +77,18 @@ def resolve(
     config: Mapping[str, Any],
     tensors: Mapping[str, StoredTensor] | None = None,
     pad: Order | None = None,
+    align: int = 1,
 ) -> Resolution:
     """Matches a checkpoint's tensors with a spec, both ways; without tensors, reads the config alone.
 
-    With `pad`, zero units fill up what a tp does not divide, in that order of cost.
+    With `pad`, zero units fill up what a tp does not divide, in that order of cost; columns of an MLP
+    to `align` of them per rank.
     Raises TpspecError where the config itself cannot be used.
     """
     scope = ConfigScope(spec, config)
     rules = Rules(scope, detect_format(scope.config))
     if pad:
-        scope = ConfigScope(spec, config, pad=decide(rules, pad))
+        scope = ConfigScope(spec, config, pad=decide(rules, pad, align))
         rules = Rules(scope, rules.quantization)
     ranges = {name: scope.range(name) for name in spec.ranges}
     faults = Faults(ranges)

@@ -130,7 +130,7 @@ class ConfigScope:
         """The axis with its zero units; as it is where it groups otherwise what another axis has placed."""
         names = self._paired(axis.name)
         if names is None:
-            return replace(axis, pad=True, multiple=pad.multiples.get(axis.name, 1))
+            return replace(axis, pad=True, multiple=pad.multiples.get(axis.name, 1), align=pad.align)
         leader, member = names
         groups, members = (self.count(self.spec.axes[each].units, binding) for each in (leader, member))
         leads = axis.name != member

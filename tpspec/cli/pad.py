@@ -12,7 +12,9 @@ from tpspec.cli.arguments import json_option, spec_option, tp_option
 from tpspec.padding import ORDERS
 
 if TYPE_CHECKING:
+    from tpspec.checkpoint import Checkpoint
     from tpspec.padding import Order
+    from tpspec.resolution import Resolution
 
 EPILOG = """\b
 Examples:
@@ -48,13 +50,16 @@ def command(
     from tpspec.cli.progress import progress
     from tpspec.converters.pad import pad
     from tpspec.converters.sources import open_source
-    from tpspec.padded_model import padded_model
+    from tpspec.padded_model import ALIGN, padded_model
     from tpspec.padding_report import padding_of
     from tpspec.quantities import size
     from tpspec.resolve import resolve_checked
 
-    reader = open_source(source, lambda checkpoint: resolve_checked(checkpoint, tp, spec_file, order))
-    resolution = resolve_checked(reader.checkpoint, tp, spec_file, order)
+    def resolved(checkpoint: Checkpoint) -> Resolution:
+        return resolve_checked(checkpoint, tp, spec_file, order, ALIGN)
+
+    reader = open_source(source, resolved)
+    resolution = resolved(reader.checkpoint)
     padding = padding_of(resolution, tp)
     model = padded_model(reader.checkpoint, resolution, tp)
     try:

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import ceil, isqrt
+from math import ceil, isqrt, sqrt
 from typing import Any, Protocol
 
 MAX_LENGTH = 500
@@ -43,7 +43,8 @@ def round_up(value: int, multiple: int) -> int:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "int": int, "len": len, "min": min, "max": max, "ceil": ceil, "isqrt": isqrt, "round_up": round_up,
+    "int": int, "len": len, "min": min, "max": max, "ceil": ceil, "isqrt": isqrt, "sqrt": sqrt,
+    "round_up": round_up,
 }  # fmt: skip
 CONSTANTS = {"true": True, "false": False, "null": None}
 
