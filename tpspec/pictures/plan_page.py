@@ -40,8 +40,8 @@ def premises(report: PlanReport) -> str:
     given, device = report.assumptions, report.hardware
     return (
         f"On {device.title}, {size(device.hbm)} each, {size(given.reserve)} of it held back. "
-        f"{many(report.parameters)} parameters, {size(report.weight_bytes)} in {given.dtype}; "
-        f"sequences of {given.context} tokens, their cache in {given.kv_dtype}."
+        f"{many(report.parameters)} parameters, {size(report.weight_bytes)}; sequences of {given.context} "
+        f"tokens, their cache in {given.kv_dtype}."
     )
 
 
