@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tpspec.pictures.capacity_curve import capacity_curve, copied_beyond
 from tpspec.pictures.drawing import Drawing
@@ -13,8 +13,9 @@ from tpspec.pictures.page import page
 from tpspec.pictures.step_bars import parts_of, step_bars, why_not
 from tpspec.pictures.tables import table
 from tpspec.pictures.words import plural
+from tpspec.planning.hardware import Hardware
 from tpspec.planning.report import Choice, PlanReport, SizePlan, Step
-from tpspec.quantities import duration, many, size
+from tpspec.quantities import duration, many, rate, size
 from tpspec.shard_map import MapRow
 
 WIDE, NARROW = 620.0, 340.0
@@ -186,16 +187,28 @@ def _map(plan: SizePlan, rows: Sequence[MapRow], *, is_open: bool) -> Markup:
 def _rest(report: PlanReport) -> Markup:
     return joined(
         [
-            _list("Sizes that do not fit", (f"tp {r.tp}: {'; '.join(r.reasons)}" for r in report.refused)),
+            _list("Sizes that do not fit", [f"tp {r.tp}: {'; '.join(r.reasons)}" for r in report.refused]),
             _list("What the numbers leave out", report.notes),
-            _list(
-                "Where the figures of the hardware are from",
-                (f"{field}: {source}" for field, source in report.hardware.sources.items()),
-            ),
+            element("h2", "The hardware, and where its figures are from"),
+            table(("figure", "value", "source"), _figures_of(report.hardware)),
         ]
     )
 
 
-def _list(title: str, lines: Sequence[str] | Iterator[str]) -> Markup:
+def _figures_of(device: Hardware) -> list[tuple[str, ...]]:
+    values = {
+        "hbm": ("memory of a device", size(device.hbm)),
+        "bandwidth": ("bandwidth of its memory", rate(device.bandwidth)),
+        **{f"flops.{kind}": (f"arithmetic in {kind}", rate(n, "FLOP")) for kind, n in device.flops.items()},
+        "link": ("link inside a node, per direction", rate(device.link)),
+        "devices_per_node": ("devices of a node", str(device.devices_per_node)),
+        "node_link": ("link across nodes, per direction", rate(device.node_link)),
+        "latency": ("latency λ of a collective inside a node", duration(device.latency)),
+        "node_latency": ("latency λ of a collective across nodes", duration(device.node_latency)),
+    }
+    return [(*said, device.sources.get(name, "")) for name, said in values.items()]
+
+
+def _list(title: str, lines: Sequence[str]) -> Markup:
     items = [element("li", line) for line in lines]
     return joined([element("h2", title), element("ul", items, class_="small")]) if items else Markup()
