@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
+from tpspec.planning.formulas import WIRE
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -76,16 +78,9 @@ class Tally:
 def wire_bytes(kind: str, payload: int, size: int) -> float:
     """Bytes that each of `size` ranks sends, on average, for `payload` bytes given to a collective.
 
-    The count of the ring algorithms, and the least possible: an all-reduce sends 2(p-1)/p·S, an
-    all-gather p-1 times the rank's own S, a broadcast along a chain (p-1)/p·S.
+    As plans predict them: the count of the ring algorithms, and the least possible.
     """
-    steps = {
-        "all_reduce": 2 * (size - 1),
-        "all_gather": size * (size - 1),
-        "broadcast": size - 1,
-        "barrier": 0,
-    }
-    return steps[kind] * payload / size
+    return WIRE[kind](payload, size) if kind in WIRE else 0.0
 
 
 class Counted:

@@ -10,16 +10,20 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from tpspec.errors import TpspecError
+from tpspec.faults import labels
 from tpspec.runtime.collectives import Counted, Tally
 from tpspec.runtime.loading import Loading
 from tpspec.runtime.request import Sampling
-from tpspec.runtime.trace import Call, labels
+from tpspec.runtime.trace import Call
 
 if TYPE_CHECKING:
     from tpspec.runtime.collectives import Collectives
     from tpspec.runtime.rank_model import RankModel
 
 SEED = 1
+SIZES = (4 << 10, 64 << 10, 1 << 20)
+"""Bytes of the all-reduces that are timed by themselves."""
+ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Measured:
     first_token: float
     step: float
     shares: list[Share]
+    all_reduces: list[tuple[int, float]]
+    """What an all-reduce of so many bytes takes, by itself."""
 
     @property
     def compute(self) -> float:
@@ -82,6 +88,7 @@ def measure(
         median(run.first_token for run in measured),
         median(run.step for run in measured),
         _shares(measured, new_tokens - 1, rank),
+        [(size, _all_reduce_seconds(size, rank)) for size in SIZES] if counted.size > 1 else [],
     )
 
 
@@ -125,6 +132,21 @@ def _shares(runs: list[Run], steps: int, rank: RankModel) -> list[Share]:
             )
         )
     return shares
+
+
+def _all_reduce_seconds(size: int, rank: RankModel) -> float:
+    """The median over a few rounds of what the slowest rank spends in an all-reduce of so many bytes."""
+    import torch
+
+    tensor = torch.ones(size // 4, device=rank.model.device)
+    spent = []
+    for _ in range(ROUNDS):
+        rank.collectives.barrier("measurements")
+        started = perf_counter()
+        rank.collectives.all_reduce(tensor, "measurements")
+        spent.append(perf_counter() - started)
+    slowest: list[float] = [max(seconds) for seconds in zip(*_of_all_ranks(spent, rank), strict=True)]
+    return median(slowest)
 
 
 def _of_all_ranks(numbers: list[float], rank: RankModel) -> list[list[float]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpspec.faults import spans
-from tpspec.language.patterns import skeleton_of
+from tpspec.faults import labels
 from tpspec.runtime.collectives import Counted, wire_bytes
 
 Call = tuple[str, str]
@@ -73,18 +72,3 @@ class Trace:
             given[False],
             sent[False],
         )
-
-
-def labels(sites: Iterable[str]) -> dict[str, str]:
-    """Each site's name with its numbers replaced by all that stand there: `model.layers.0-29.mlp`."""
-    alike: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
-    for site in sites:
-        skeleton, numbers = skeleton_of(site)
-        alike[skeleton][site] = numbers
-    found: dict[str, str] = {}
-    for skeleton, members in alike.items():
-        label = skeleton
-        for place in zip(*members.values(), strict=True):
-            label = label.replace("#", spans(map(int, place)), 1)
-        found |= dict.fromkeys(members, label)
-    return found

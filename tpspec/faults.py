@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpspec.errors import Finding
-from tpspec.language.patterns import Pattern
+from tpspec.language.patterns import Pattern, skeleton_of
 
 _Key = tuple[str, Pattern | None, str, str, str]
 
@@ -71,3 +71,18 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def labels(names: Iterable[str]) -> dict[str, str]:
+    """Each name with its numbers replaced by all that stand there: `model.layers.0-29.mlp`."""
+    alike: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for name in names:
+        skeleton, numbers = skeleton_of(name)
+        alike[skeleton][name] = numbers
+    found: dict[str, str] = {}
+    for skeleton, members in alike.items():
+        label = skeleton
+        for place in zip(*members.values(), strict=True):
+            label = label.replace("#", spans(map(int, place)), 1)
+        found |= dict.fromkeys(members, label)
+    return found

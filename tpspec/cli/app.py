@@ -16,6 +16,7 @@ from tpspec.errors import TpspecError
 COMMANDS = {
     "validate": "Which layers break at a tp size, why, and which sizes work.",
     "show": "The shard map: which part of each tensor each rank holds.",
+    "plan": "What a tp size buys: cache, tokens, time, and what stops growing.",
     "convert": "Cut a checkpoint into one safetensors file per rank.",
     "verify": "Check a pre-sharded directory against its manifest or its source.",
     "merge": "Put a pre-sharded directory together again, byte for byte.",

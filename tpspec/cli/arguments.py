@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,7 +14,11 @@ from tpspec.padding import ORDERS
 ENGINES = ("vllm", "sglang")
 """The engines of specs/engines."""
 
+if TYPE_CHECKING:
+    from tpspec.planning.units import Kind
+
 F = TypeVar("F", bound=Callable[..., Any])
+MAX_COUNT = 10**6
 
 
 def tp_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -28,6 +32,33 @@ def tp_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     if not all(1 <= size <= MAX_TP for size in sizes):
         raise click.BadParameter(f"'{value}': a tensor parallel size lies between 1 and {MAX_TP}")
     return sizes
+
+
+def count_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """Reads one or more counts: `64` or `1,16,64`."""
+    parts = value.split(",") if value is not None else []
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= MAX_COUNT for part in parts):
+        raise click.BadParameter(f"'{value}' is not a list of counts such as 1,16,64")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A number with a unit: `80GiB`, `450GB/s`, `989TFLOP/s`, `5us`."""
+
+    name = "quantity"
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from tpspec.planning.units import parse_quantity
+
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_quantity(value, self.kind)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def tp_option(*, required: bool) -> Callable[[F], F]:

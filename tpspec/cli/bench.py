@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -53,13 +54,25 @@ def command(
         return
     if as_json:
         options = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens, "runs": runs}
-        click.echo(json.dumps(options | _as_json(ran, ready - begun), indent=2))
+        measured = options | _as_json(ran, ready - begun) | _work(loading, ran.size)
+        click.echo(json.dumps(measured, indent=2))
     else:
         click.echo(
             f"{loading.directory}: tp={ran.size}, {ran.kind}, {prompt_tokens} tokens of prompt, "
             f"{new_tokens} new ones, median of {runs}"
         )
         _print(ran.result, ready - begun)
+
+
+def bench_as_json(directory: Path) -> dict[str, object]:
+    """What the command prints as JSON for a directory with its usual options."""
+    from tpspec.runtime.loading import Loading
+    from tpspec.runtime.measure import measure
+
+    loading, options = Loading(directory), {"prompt_tokens": 16, "new_tokens": 64, "runs": 5}
+    begun = monotonic()
+    ran = run_ranks(loading, "auto", measure, tuple(options.values()), lambda _: None)
+    return options | _as_json(ran, monotonic() - begun) | _work(loading, ran.size)
 
 
 def _as_json(ran: Ran, start: float) -> dict[str, object]:
@@ -74,6 +87,22 @@ def _as_json(ran: Ran, start: float) -> dict[str, object]:
         "step_seconds": measured.step,
         "compute_seconds": measured.compute,
         "shares": [asdict(share) for share in measured.shares],
+        "all_reduces": [{"bytes": size, "seconds": seconds} for size, seconds in measured.all_reduces],
+    }
+
+
+def _work(loading: Loading, tp: int) -> dict[str, object]:
+    """What a rank has to do in a step, which turns seconds into rates."""
+    from tpspec.planning.weights import inventory
+    from tpspec.resolve import choose_spec, resolve
+
+    presharded = loading.open()
+    spec = choose_spec(presharded.config, loading.spec_file)
+    stored = inventory(resolve(spec, presharded.config, presharded.stored, presharded.layout.pad))
+    return {
+        "directory": str(loading.directory),
+        "read_bytes": stored.read(tp, 1),
+        "elements": stored.multiplied(tp),
     }
 
 

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+
+from tpspec.errors import Finding, TpspecError
+from tpspec.language.registry import BUILT_IN
+from tpspec.language.schema import Name, Strict
+from tpspec.language.yaml_source import read_document
+from tpspec.planning.units import Kind, parse_quantity
+
+FOLDER = BUILT_IN / "hardware"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +45,133 @@ class Hardware:
     node_latency: float
     """λ of one collective across nodes."""
     sources: Mapping[str, str]
+
+    def changed(self, source: str, **figures: Any) -> Hardware:
+        """The same with other figures, which have another source; None leaves a figure as it is."""
+        given = {name: value for name, value in figures.items() if value is not None}
+        return replace(self, **given, sources={**self.sources, **dict.fromkeys(given, source)})
+
+
+def _quantity(kind: Kind) -> PlainValidator:
+    def parse(value: Any) -> float:
+        return parse_quantity(str(value), kind)
+
+    return PlainValidator(parse, json_schema_input_type=str)
+
+
+class _Source(Strict):
+    title: Name
+    date: Annotated[str, BeforeValidator(str), Field(pattern=r"^\d{4}(-\d\d){0,2}$")]
+    """When it was published: a year, a month or a day."""
+    url: str = ""
+
+
+class _Figure(Strict):
+    from_: Name = Field(alias="from")
+    """The source, by its name."""
+
+
+class _Bytes(_Figure):
+    is_: Annotated[float, _quantity("bytes")] = Field(alias="is")
+
+
+class _Rate(_Figure):
+    is_: Annotated[float, _quantity("rate")] = Field(alias="is")
+
+
+class _Flops(_Figure):
+    is_: Annotated[float, _quantity("flops")] = Field(alias="is")
+
+
+class _Seconds(_Figure):
+    is_: Annotated[float, _quantity("time")] = Field(alias="is")
+
+
+class _Count(_Figure):
+    is_: Annotated[int, Field(alias="is", ge=1, le=4096)]
+
+
+class HardwareDocument(Strict):
+    """One file of specs/hardware: a kind of device, every figure with its source."""
+
+    hardware: Literal[1]
+    """Version of the format."""
+    name: Name
+    title: Name
+    sources: dict[Name, _Source]
+    hbm: _Bytes
+    """Memory of one device, as far as it can be used."""
+    bandwidth: _Rate
+    """Of its memory."""
+    flops: Annotated[dict[Name, _Flops], Field(min_length=1)]
+    """Dense rates by element type; `bf16` has to be there."""
+    link: _Rate
+    """Per direction, from one device to all others of its node."""
+    devices_per_node: _Count
+    node_link: _Rate
+    """Per direction, from one device to other nodes."""
+    latency: _Seconds
+    """Of one small collective inside a node."""
+    node_latency: _Seconds
+    """Of one small collective across nodes."""
+
+
+SINGLE = ("hbm", "bandwidth", "link", "devices_per_node", "node_link", "latency", "node_latency")
+
+
+def hardware_names() -> list[str]:
+    """The devices that are known by name."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find_hardware(text: str) -> Hardware:
+    """A device by name, or from a file. Raises TpspecError where there is none, or the file is wrong."""
+    path = Path(text)
+    if text.endswith((".yaml", ".yml")) or (path.suffix and path.is_file()):
+        return read_hardware(path, text)
+    names = hardware_names()
+    if text not in names:
+        close = get_close_matches(text.lower(), names, n=3, cutoff=0.4)
+        raise TpspecError(
+            f"no hardware is called '{text}'" + (f"; near it: {', '.join(close)}" if close else ""),
+            remedy=f"there are {', '.join(names)}; or write a file like specs/hardware/h100-sxm.yaml",
+        )
+    return read_hardware(FOLDER / f"{text}.yaml", f"specs/hardware/{text}.yaml")
+
+
+def read_hardware(path: Path, where: str) -> Hardware:
+    """Reads and checks one file. Raises TpspecError with all that is wrong."""
+    source = read_document(path, where)
+    try:
+        document = HardwareDocument.model_validate(source.data)
+    except ValidationError as error:
+        findings = [
+            Finding(".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))
+            for fault in error.errors(include_url=False)
+        ]
+        raise TpspecError(f"{where} is not a valid hardware file", findings) from None
+    figures: dict[str, _Figure] = {name: getattr(document, name) for name in SINGLE}
+    figures |= {f"flops.{kind}": figure for kind, figure in document.flops.items()}
+    findings = [
+        Finding(name, f"there is no source '{figure.from_}'; there are {', '.join(document.sources)}")
+        for name, figure in figures.items()
+        if figure.from_ not in document.sources
+    ]
+    if "bf16" not in document.flops:
+        findings.append(Finding("flops", "there is no bf16"))
+    if findings:
+        raise TpspecError(f"{where} is not a valid hardware file", findings)
+    sources = {name: document.sources[figure.from_] for name, figure in figures.items()}
+    return Hardware(
+        document.name,
+        document.title,
+        int(document.hbm.is_),
+        document.bandwidth.is_,
+        {kind: figure.is_ for kind, figure in document.flops.items()},
+        document.link.is_,
+        document.devices_per_node.is_,
+        document.node_link.is_,
+        document.latency.is_,
+        document.node_latency.is_,
+        {name: f"{source.title} ({source.date})" for name, source in sources.items()},
+    )

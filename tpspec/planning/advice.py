@@ -1,0 +1,163 @@
+"""What a plan's numbers mean, in sentences that a person can act on. Every number in them is the report's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tpspec.planning.hardware import Hardware
+from tpspec.planning.report import Advice, Assumptions, Choice, Link, SizePlan, Step
+from tpspec.quantities import duration, size
+
+ENOUGH = 0.95
+"""A size that gives less than this part of what its devices are of another's is worth a sentence."""
+
+
+def advise(
+    sizes: Sequence[SizePlan],
+    links: Sequence[Link],
+    hardware: Hardware,
+    assumptions: Assumptions,
+    choices: Sequence[Choice],
+) -> tuple[Advice, ...]:
+    """The sentences: what fits, what more ranks bring to weights, cache and speed, and the best choice."""
+    ordered = sorted(sizes, key=lambda plan: plan.tp)
+    return (
+        *_fit(ordered, hardware, assumptions),
+        *_weights(ordered),
+        *_cache(ordered),
+        *_speed(ordered, hardware),
+        *_links(links, hardware),
+        *_choice(choices, assumptions),
+    )
+
+
+def _fit(sizes: Sequence[SizePlan], hardware: Hardware, assumptions: Assumptions) -> Iterator[Advice]:
+    room = size(hardware.hbm - assumptions.reserve)
+    first = next((plan for plan in sizes if plan.exact.fits), None)
+    if first is None:
+        least = min(sizes, key=lambda plan: plan.weights.exact)
+        text = (
+            f"The weights fit at none of these sizes: at tp={least.tp} a rank holds "
+            f"{size(least.weights.exact)}, and a device has room for {room}."
+        )
+        yield Advice("fit", text)
+        return
+    held = f"{size(first.weights.exact)} of the {room} of a device, which leaves {size(first.exact.pool)}"
+    small = "the least" if first is not sizes[0] else "enough"
+    text = f"tp={first.tp} is {small} for the weights: {held} for the cache"
+    if not first.exact.sequences and first.exact.tokens:
+        text += f", too little for one sequence of {assumptions.context} tokens"
+    yield Advice("fit", f"{text}.")
+
+
+def _weights(sizes: Sequence[SizePlan]) -> Iterator[Advice]:
+    plan = sizes[-1]
+    more = plan.weights.exact / plan.weights.simple - 1
+    parts = {
+        "copies of KV heads" if set(plan.copies) == {"kv"} else "copied units": plan.weights.copied,
+        "what is whole on every rank": plan.weights.replicated,
+        "zeros that fill up": plan.weights.zeros,
+    }
+    named = ", ".join(f"{name} {size(number)}" for name, number in parts.items() if number)
+    if plan.tp > 1 and named:
+        text = f"At tp={plan.tp} a rank holds {more:.2%} more than 1/{plan.tp} of the weights: {named}."
+        yield Advice("weights", text)
+
+
+def _cache(sizes: Sequence[SizePlan]) -> Iterator[Advice]:
+    holding = [plan for plan in sizes if plan.exact.tokens]
+    for less, more in pairwise(holding):
+        devices, gain = more.tp / less.tp, more.exact.tokens / less.exact.tokens
+        against = f"for {devices:g}× the devices"
+        if gain > devices / ENOUGH:
+            left = less.exact.pool / (less.exact.pool + less.weights.exact)
+            text = (
+                f"tp={more.tp} holds {gain:.1f}× the tokens of tp={less.tp} {against}: at tp={less.tp} the "
+                f"weights leave {left:.0%} of a device's room."
+            )
+            yield Advice("cache", text)
+        elif gain < devices * ENOUGH:
+            text = f"tp={more.tp} {_change(gain)} KV tokens over tp={less.tp} {against}{_why(less, more)}"
+            if more.tp % less.tp == 0:
+                count = more.tp // less.tp
+                text += f"; {count} replicas at tp={less.tp} hold {count:.1f}×"
+            yield Advice("cache", f"{text}.")
+
+
+def _change(gain: float) -> str:
+    return f"adds {gain - 1:.0%}" if gain >= 1 else f"loses {1 - gain:.0%}"
+
+
+def _why(less: SizePlan, more: SizePlan) -> str:
+    """Why a rank's cache does not get smaller in proportion."""
+    if "kv" in more.copies:
+        return f": its {more.tp // more.copies['kv']} KV heads are used up"
+    if more.cache == less.cache:
+        return ": a rank's cache is the same at both, whole on every rank"
+    return ": part of the cache is whole on every rank"
+
+
+def _speed(sizes: Sequence[SizePlan], hardware: Hardware) -> Iterator[Advice]:
+    fitting = [plan for plan in sizes if plan.exact.fits]
+    for less, more in pairwise(fitting):
+        pairs = zip(less.steps, more.steps, strict=True)
+        slow = [(one, two) for one, two in pairs if two.seconds >= one.seconds * ENOUGH]
+        if slow:
+            yield Advice("speed", _stops(less, more, *slow[0], hardware))
+            return
+    if len(fitting) > 1:
+        first, last = fitting[0], fitting[-1]
+        gains = ", ".join(
+            f"{one.seconds / two.seconds:.1f}× at batch {one.batch}"
+            for one, two in zip(first.steps, last.steps, strict=True)
+        )
+        devices = f"{last.tp / first.tp:g}× the devices"
+        yield Advice("speed", f"From tp={first.tp} to tp={last.tp}, {devices}, a step gets faster: {gains}.")
+
+
+def _stops(less: SizePlan, more: SizePlan, one: Step, two: Step, hardware: Hardware) -> str:
+    """Where more ranks no longer make a step faster, and what takes the time."""
+    change = two.seconds / one.seconds - 1
+    how = f"{change:.0%} slower than" if change >= 0.005 else "no faster than"
+    if change < -0.005:
+        how = f"only {-change:.0%} faster than"
+    left = ""
+    if more.across_nodes and not less.across_nodes:
+        left = f", which leave the node of {hardware.devices_per_node}"
+    return (
+        f"At batch {one.batch}, a step at tp={more.tp} is {how} at tp={less.tp} ({duration(two.seconds)} "
+        f"against {duration(one.seconds)}): {duration(two.wire + two.latency)} of it are collectives{left}."
+    )
+
+
+def _links(links: Sequence[Link], hardware: Hardware) -> Iterator[Advice]:
+    if links:
+        inside, across = links
+        text = (
+            f"Reading long prompts, the arithmetic takes longer than the link up to "
+            f"tp={inside.break_even:.0f} {inside.name}, {across.break_even:.1f} {across.name}"
+        )
+        if inside.break_even < hardware.devices_per_node:
+            text += f": fewer than the {hardware.devices_per_node} devices of a node"
+        yield Advice("speed", f"{text}.")
+
+
+def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Advice]:
+    usable = [choice for choice in choices if choice.fits]
+    if not usable:
+        return
+    best = usable[0]
+    text = (
+        f"{best.replicas} × tp={best.tp} decodes {best.running} sequences of {assumptions.context} tokens at "
+        f"{best.tokens_per_second:.0f} tokens/s"
+    )
+    if len(usable) > 1:
+        second = usable[1]
+        more = best.tokens_per_second / second.tokens_per_second - 1
+        text += (
+            f", {more:.0%} more than {second.replicas} × tp={second.tp}"
+            if more > 0
+            else (f"; {second.replicas} × tp={second.tp} holds {second.running} of them at a time")
+        )
+    yield Advice("choice", f"{text}.")

@@ -1,0 +1,195 @@
+"""What ranks hold of the weights, and what a step reads of them: counted from the cuts themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+
+from tpspec.axes import Axis
+from tpspec.dtypes import nbytes
+from tpspec.faults import where_bound
+from tpspec.language.expressions import ExpressionError
+from tpspec.language.spec import PlacedRule
+from tpspec.layout import Cut, TensorLayout
+from tpspec.planning.formulas import distinct_experts
+from tpspec.planning.report import Weights
+from tpspec.resolution import Resolution, Shared
+from tpspec.sharing import Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """How many there are of something of which a token uses some."""
+
+    number: int
+    used: int
+
+    def read(self, tokens: float) -> float:
+        """The part of them that a pass over so many tokens reads."""
+        return distinct_experts(self.number, self.used, tokens) / self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Tensors that look alike and are used alike.
+
+    `looked_up`: of an input embedding a pass reads but a row for each token. `experts` is None where
+    a pass reads all.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    sharing: Sharing
+    looked_up: bool = False
+    experts: Experts | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.dtype, self.shape)
+
+    def at(self, tp: int) -> TensorLayout:
+        """One of the tensors, cut."""
+        return TensorLayout("", self.dtype, self.shape, self.sharing.cut(tp))
+
+    def read(self, tokens: float) -> float:
+        """The part of them that a pass over so many tokens reads and multiplies with."""
+        return 0.0 if self.looked_up else self.experts.read(tokens) if self.experts else 1.0
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All tensors that ranks read, by kind, and how many there are of each."""
+
+    kinds: Mapping[Kind, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all, each counted once."""
+        return sum(kind.nbytes * count for kind, count in self.kinds.items())
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all, as stored."""
+        return sum(prod(kind.shape) * count for kind, count in self.kinds.items())
+
+    @property
+    def active(self) -> float:
+        """Elements that one token is multiplied with."""
+        return sum(prod(kind.shape) * count * kind.read(1) for kind, count in self.kinds.items())
+
+    def weights(self, tp: int) -> Weights:
+        """What ranks hold."""
+        layouts = [(kind.at(tp), count) for kind, count in self.kinds.items()]
+        ranks = [sum(tensor.local_bytes(rank) * n for tensor, n in layouts) for rank in range(tp)]
+        fullest = ranks.index(max(ranks))
+        parts: Counter[str] = Counter()
+        for tensor, count in layouts:
+            for name, size in _parts(tensor, fullest):
+                parts[name] += size * count
+        return Weights(
+            tuple(ranks),
+            self.nbytes / tp,
+            parts["alone"],
+            parts["copied"],
+            parts["replicated"],
+            parts["zeros"],
+        )
+
+    def read(self, tp: int, tokens: float) -> float:
+        """Bytes of weights that a rank reads in a pass over so many tokens: the rank that reads most."""
+        layouts = [(kind.at(tp), kind.read(tokens) * count) for kind, count in self.kinds.items()]
+        return max(sum(tensor.local_bytes(rank) * n for tensor, n in layouts) for rank in (0, tp - 1))
+
+    def multiplied(self, tp: int) -> float:
+        """Elements that a rank multiplies one token with: the rank that has most."""
+        layouts = [(kind.at(tp), kind.read(1) * count) for kind, count in self.kinds.items()]
+        return max(sum(prod(tensor.local_shape(rank)) * n for tensor, n in layouts) for rank in (0, tp - 1))
+
+
+def inventory(resolution: Resolution) -> Inventory:
+    """The tensors of a checkpoint, or those that the spec makes of a config."""
+    tied, experts_of = _tied(resolution), _ExpertsOf(resolution)
+    kinds: Counter[Kind] = Counter()
+    for item in resolution.shared:
+        if item.tensor is None or item.sharing.apart:
+            continue
+        template = item.placed.template
+        looked_up = item.placed.rule.tag == "vocab" and not _is_head(item) and template not in tied
+        experts = experts_of.of(item.placed)
+        kinds[Kind(item.tensor.dtype, item.tensor.shape, item.sharing, looked_up, experts)] += item.count
+    return Inventory(kinds)
+
+
+def unsaid(resolution: Resolution) -> list[str]:
+    """Modules whose shapes the spec cannot say from the config alone, and that are therefore left out."""
+    return [
+        where_bound(item.placed.pattern, [item.binding], resolution.ranges)
+        for item in resolution.shared
+        if item.tensor is None and item.count and not item.sharing.apart
+    ]
+
+
+def axes(resolution: Resolution) -> tuple[Axis, ...]:
+    """The axes along which something is cut."""
+    return tuple(dict.fromkeys(axis for item in resolution.shared for axis in item.sharing.axes))
+
+
+def _is_head(item: Shared) -> bool:
+    rule = item.placed.rule
+    return rule.head or rule.tied_to is not None
+
+
+def _tied(resolution: Resolution) -> set[str]:
+    """Embeddings that serve as the head too."""
+    stored = {item.placed.template for item in resolution.shared if item.tensor and item.parameter != "bias"}
+    return {
+        placed.rule.tied_to
+        for placed in resolution.spec.rules
+        if placed.rule.tied_to and placed.template not in stored
+    }
+
+
+class _ExpertsOf:
+    """Which rules' tensors belong to one of many experts."""
+
+    def __init__(self, resolution: Resolution) -> None:
+        scope = resolution.scope()
+        self.ranges: dict[str, Experts] = {}
+        for name, used in resolution.spec.active.items():
+            with suppress(ExpressionError):  # a config that does not say how many reads them all
+                self.ranges[name] = Experts(len(resolution.ranges[name]), scope.count(used))
+
+    def of(self, placed: PlacedRule) -> Experts | None:
+        names = (*placed.pattern.variables, *(placed.rule.dims or ()))
+        return next((self.ranges[name] for name in names if name in self.ranges), None)
+
+
+def _parts(tensor: TensorLayout, rank: int) -> Iterator[tuple[str, int]]:
+    """A rank's bytes of a tensor, by who else holds them."""
+    cut: Cut = tensor.cut
+    share = cut.shares[rank]
+    if share is None:
+        return
+    outer, _, inner = tensor.fold()
+    unit = outer * inner
+    if cut.dim is None:
+        holders = sum(1 for other in cut.shares if other and other[0].source is not None)
+        if share[0].source is None:
+            yield "zeros", unit
+        elif holders == 1:
+            yield "alone", unit
+        else:
+            yield ("replicated" if holders == cut.tp else "copied"), unit
+        return
+    runs = cut.copies()
+    for source, length in share:
+        if source is None:
+            yield "zeros", length * unit
+            continue
+        for start, stop, holders in runs:
+            held = min(stop, source + length) - max(start, source)
+            if held > 0:
+                yield ("alone" if holders == 1 else "copied"), held * unit
