@@ -22,6 +22,7 @@ from transformers.initialization import no_init_weights
 
 from tpspec.config import CONFIG, model_types, read_config
 from tpspec.errors import TpspecError
+from tpspec.quantization import KEYS
 
 _BUILDING = threading.Lock()
 """Building swaps a method of nn.Module, which all threads share."""
@@ -71,6 +72,9 @@ def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:
             remedy="run them in an engine that has the code, or register it with --code FILE",
         )
     config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    for part in (config, config.get_text_config()):
+        for key in KEYS:
+            part.__dict__.pop(key, None)  # the plain model gets weights that are computed before
     return text_model_config(config) if text_only else config
 
 

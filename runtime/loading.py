@@ -7,8 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpspec.cache import cache_dtype
 from tpspec.errors import TpspecError
 from tpspec.presharded import Presharded
+from tpspec.quantization import detect_format
 from tpspec.scope import flatten
 
 if TYPE_CHECKING:
@@ -38,15 +40,16 @@ class Loading:
         """The directory, before a rank starts. Raises TpspecError where the runtime cannot run it."""
         if self.dtype not in (None, *DTYPES):
             raise TpspecError(f"there is no dtype '{self.dtype}' to load as; there are {', '.join(DTYPES)}")
-        presharded = Presharded.open(self.directory)
-        quantization = flatten(presharded.config).get("quantization_config")
-        if quantization:
-            method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-            raise TpspecError(
-                f"{self.directory} is quantized ({method}), and the runtime has no kernels for that",
-                remedy="convert the checkpoint that is not quantized",
-            )
-        return presharded
+        return Presharded.open(self.directory)
+
+    def remarks(self, presharded: Presharded) -> list[str]:
+        """What a user should know before the ranks start."""
+        quantization = detect_format(flatten(presharded.config))
+        if quantization.document is None:
+            return []
+        kept = self.dtype or cache_dtype(flatten(presharded.config))[0]
+        said = f"{self.directory} is quantized ({quantization.name}), and there are no kernels for that here"
+        return [f"{said}: each rank computes its own weights in {kept} as it loads them"]
 
     def check_device(self) -> None:
         """Raises TpspecError where torch cannot use the device."""

@@ -25,6 +25,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
 
 
@@ -33,6 +34,7 @@ class RankFile:
 
     def __init__(self, file: StoredFile) -> None:
         self.tensors = {tensor.name: tensor for tensor in file.tensors}
+        self.names = tuple(self.tensors)
         with file.path.open("rb") as opened:
             self._mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
 

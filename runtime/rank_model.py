@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tpspec.cache import cache_dtype
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.spec import Spec
-from tpspec.layout import Cut, TensorLayout
+from tpspec.layout import Cut
 from tpspec.presharded import Presharded
+from tpspec.quantization import detect_format
+from tpspec.quantized_modules import quantized_modules
 from tpspec.resolution import Resolution
 from tpspec.resolve import choose_spec, resolve
 from tpspec.runtime.attach import Attached
 from tpspec.runtime.building import build_model, read_model_config
 from tpspec.runtime.collectives import Collectives
+from tpspec.runtime.dequantized_file import DequantizedFile
 from tpspec.runtime.memory_names import MemoryNames
 from tpspec.runtime.narrow import narrow_model
 from tpspec.runtime.rank_file import RankFile
@@ -71,7 +75,7 @@ def load_rank(
     names = MemoryNames(spec, model)
     scope = resolution.scope(presharded.tp)
     keep_selected(names, scope, rank)
-    _fill(model, names, presharded.layout.tensors, RankFile(file), rank)
+    _fill(model, names, _weights(RankFile(file), resolution, dtype or _model_dtype(resolution)), rank)
     _choose_expert_kernel(model)
     narrow_model(model, names, scope, rank)
     if dtype is not None:
@@ -103,12 +107,25 @@ def matching_resolution(presharded: Presharded, spec_file: Path | None) -> Resol
     return resolution
 
 
-def _fill(
-    model: PreTrainedModel, names: MemoryNames, layout: Mapping[str, TensorLayout], file: RankFile, rank: int
-) -> None:
+def _model_dtype(resolution: Resolution) -> torch.dtype:
+    """What the config says that the model's elements are."""
+    found: torch.dtype = getattr(torch, cache_dtype(resolution.config)[0])
+    return found
+
+
+def _weights(file: RankFile, resolution: Resolution, dtype: torch.dtype) -> RankFile | DequantizedFile:
+    """The rank's tensors, the quantized ones computed: plain modules have no kernels for them."""
+    modules = quantized_modules(resolution)
+    if not modules:
+        return file
+    scalars = detect_format(resolution.config).scalars
+    unread = [name for name in file.names if name.rpartition(".")[2] in scalars]
+    return DequantizedFile(file, modules, unread, dtype)
+
+
+def _fill(model: PreTrainedModel, names: MemoryNames, file: RankFile | DequantizedFile, rank: int) -> None:
     """Replaces parameters and buffers by the rank's tensors, whatever their shape; ties what is tied."""
-    held = [name for name, tensor in layout.items() if tensor.held_by(rank)]
-    alone, stacks = names.stacked(held)
+    alone, stacks = names.stacked(file.names)
     tensors: dict[str, Tensor] = {}
     findings: list[Finding] = []
     for name in alone:

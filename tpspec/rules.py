@@ -72,8 +72,9 @@ class Rules:
 
     def stored(self, placed: PlacedRule, binding: Mapping[str, int]) -> Stored:
         """How a module is stored, as far as the config alone tells."""
-        head = placed.rule.tag == "vocab"
-        if not (self.quantization.document and is_matrix(placed)) or (head and not placed.rule.tied_to):
+        rule, head = placed.rule, placed.rule.tag == "vocab"
+        embedding = head and not (rule.head or rule.tied_to)
+        if embedding or not (self.quantization.document and is_matrix(placed)):
             return PLAIN
         # What the binding leaves open makes no difference, or `free` would have asked for it.
         first = {name: self.scope.range(name).start for name in placed.pattern.variables}
@@ -225,7 +226,7 @@ class Rules:
         self, placed: PlacedRule, stored: Stored, parameter: str, shape: tuple[int, ...]
     ) -> tuple[Dimension, ...]:
         dimensions = dimensions_of(placed.rule, stored, parameter, shape)
-        if len(dimensions) != len(shape) and (dimensions or prod(shape) != 1):
+        if len(dimensions) != len(shape):
             named = ", ".join(dimension.name for dimension in dimensions)
             raise RuleError(f"has {len(shape)} dimensions, not the {len(dimensions)} of [{named}]")
         return dimensions

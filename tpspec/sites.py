@@ -106,7 +106,7 @@ class _Sites:
         self.scope: ConfigScope = resolution.scope(tp)
         self.tp = tp
         self.items: dict[int, list[Shared]] = defaultdict(list)
-        for item in resolution.shared:
+        for item in sorted(resolution.shared, key=_scales_last):
             self.items[id(item.placed)].append(item)
 
     def all(self) -> Iterator[Site]:
@@ -213,6 +213,11 @@ class _Sites:
         width = cut.length(0) if head else weight.tensor.shape[1] if weight.tensor else 0
         place = _Place(placed, {}, weight)
         yield self._site("logits" if head else "embedding", place, None, cut=cut, elements=width)
+
+
+def _scales_last(item: Shared) -> tuple[bool, int]:
+    """A quantized weight is what is cut in the finest steps, and stands for its module."""
+    return not item.sharing.parts, item.sharing.divisor
 
 
 class _Index:

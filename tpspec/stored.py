@@ -52,9 +52,11 @@ class Parameter:
         return dtype in (self.dtypes or FLOATS)
 
     def fitting(self, shape: tuple[int, ...]) -> tuple[Dimension, ...]:
-        """The dimensions that a stored shape has, by their number; scalars may be stored as [1]."""
+        """The dimensions that a stored shape has, by their number; scalars may be [1]."""
         for dimensions in (self.dimensions, *self.others):
-            if len(dimensions) == len(shape) or (not dimensions and prod(shape) == 1):
+            if not dimensions and prod(shape) == 1:
+                return (Dimension("1"),) * len(shape)
+            if len(dimensions) == len(shape):
                 return dimensions
         return self.dimensions
 

@@ -90,6 +90,8 @@ def run_ranks(
 
     presharded = loading.open()
     own = torchrun_rank()
+    for remark in loading.remarks(presharded) if not own or own[0] == 0 else ():
+        click.echo(click.style(remark, dim=True), err=True)
     if own:
         if choice not in ("auto", "gloo"):
             raise click.UsageError(
