@@ -50,14 +50,14 @@ def complete(conversion: Conversion, written: Collection[str] = ()) -> tuple[str
             return missing
         sync_directory(out)
         check_agreement(conversion, records)
-        _check_content(out, {name: records[name] for name in records if name not in written})
+        check_content(out, {name: records[name] for name in records if name not in written})
         copied = copy_files(conversion.reader.checkpoint.directory, out, conversion.copied)
         write_durably(out / MANIFEST, _manifest(conversion, records, copied).encode())
         clear_state(out)
     return ()
 
 
-def _check_content(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+def check_content(out: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises TpspecError where files have changed since they were written."""
 
     def found(name: str) -> str:
