@@ -10,6 +10,7 @@ from tpspec.resolve import choose_spec, resolve
 from tpspec.shard_map import MapRow, shard_map
 
 CONFIGS = Path(__file__).parent / "fixtures" / "configs"
+LLAMA_70B = Path(__file__).parent / "models" / "Meta-Llama-3-70B" / "config.json"
 STORIES = Path(__file__).parent / "models" / "stories260k"
 
 

@@ -61,7 +61,7 @@ def command(
         from tpspec.cli.pictures import say_written
         from tpspec.pictures.write import write_map
 
-        write_map(title_of(path), resolution.spec.name, rows, tp, html=html, svg=svg, png=png)
+        write_map(path, resolution.spec.name, rows, tp, html=html, svg=svg, png=png)
         say_written(html, svg, png)
         if not as_json:
             return
@@ -69,14 +69,6 @@ def command(
         click.echo(json.dumps({"tp": tp, "spec": resolution.spec.name, "rows": [r.as_json() for r in rows]}))
     else:
         _print(rows, tp, rank)
-
-
-def title_of(path: str) -> str:
-    """What to call the model of a path: the directory's name, or the file's, or the id."""
-    where = Path(path)
-    if where.suffix != ".json":
-        return where.name if where.exists() else path
-    return where.resolve().parent.name if where.name == "config.json" else where.stem
 
 
 def _print(rows: list[MapRow], tp: int, rank: int | None) -> None:

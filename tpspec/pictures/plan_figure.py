@@ -6,7 +6,7 @@ from tpspec.pictures.capacity_curve import capacity_curve
 from tpspec.pictures.drawing import Drawing, words
 from tpspec.pictures.elements import Markup, element, joined
 from tpspec.pictures.memory_bars import memory_bars
-from tpspec.pictures.plan_page import premises
+from tpspec.pictures.plan_page import heading, premises
 from tpspec.pictures.step_bars import step_bars
 from tpspec.planning.report import PlanReport
 
@@ -16,7 +16,7 @@ WIDTH, MARGIN, GAP, TOP = 1280.0, 28.0, 44.0, 92.0
 def plan_figure(report: PlanReport) -> Drawing:
     """Capacity on the left, the time of a step on the right."""
     each = (WIDTH - 2 * MARGIN - GAP) / 2
-    title = f"{report.model}: what a tensor parallel size buys"
+    title = heading(report)
     drawn = [
         words(MARGIN, MARGIN + 18, title, "title"),
         words(MARGIN, MARGIN + 42, premises(report), "quiet"),

@@ -12,7 +12,7 @@ from tpspec.pictures.memory_bars import memory_bars
 from tpspec.pictures.page import page
 from tpspec.pictures.step_bars import parts_of, step_bars, why_not
 from tpspec.pictures.tables import table
-from tpspec.pictures.words import plural
+from tpspec.pictures.words import plural, title_of
 from tpspec.planning.hardware import Hardware
 from tpspec.planning.report import Choice, PlanReport, SizePlan, Step
 from tpspec.quantities import duration, many, rate, size
@@ -25,8 +25,8 @@ WIDE, NARROW = 620.0, 340.0
 def plan_page(report: PlanReport, maps: Mapping[int, Sequence[MapRow]]) -> str:
     """The whole page. `maps` has the shard map's rows of each tp."""
     return page(
-        f"{report.model}: what a tensor parallel size buys",
-        element("h1", f"{report.model}: what a tensor parallel size buys"),
+        heading(report),
+        element("h1", heading(report)),
         element("p", premises(report), class_="lede"),
         element("ul", (element("li", advice.text) for advice in report.advice), class_="advice"),
         _figures(report) if report.sizes else "",
@@ -34,6 +34,11 @@ def plan_page(report: PlanReport, maps: Mapping[int, Sequence[MapRow]]) -> str:
         _maps(report, maps) if maps else "",
         _rest(report),
     )
+
+
+def heading(report: PlanReport) -> str:
+    """The title of a plan."""
+    return f"{title_of(report.model)}: what a tensor parallel size buys"
 
 
 def premises(report: PlanReport) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 
 from tpspec.errors import clipped
 from tpspec.pictures.pieces import Piece, part_names, pieces
@@ -75,6 +76,14 @@ def bytes_per_rank(rows: Iterable[MapRow]) -> int:
 def stored(row: MapRow) -> str:
     """Element type and shape, as stored."""
     return f"{row.tensor.dtype} [{', '.join(map(str, row.tensor.shape))}]" if row.tensor else ""
+
+
+def title_of(model: str) -> str:
+    """What to call a model that a command was given: its directory's name, its file's, or its id."""
+    where = Path(model)
+    if where.suffix != ".json":
+        return where.name if where.exists() else model
+    return where.resolve().parent.name if where.name == "config.json" else where.stem
 
 
 def name_of(row: MapRow) -> str:

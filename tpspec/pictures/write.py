@@ -12,7 +12,7 @@ from tpspec.pictures.map_table import map_grid, map_numbers
 from tpspec.pictures.page import page
 from tpspec.pictures.plan_figure import plan_figure
 from tpspec.pictures.plan_page import plan_page
-from tpspec.pictures.words import bytes_per_rank
+from tpspec.pictures.words import bytes_per_rank, title_of
 from tpspec.planning.report import PlanReport
 from tpspec.quantities import size
 from tpspec.shard_map import MapRow
@@ -32,7 +32,7 @@ def write_map(
 
     Raises TpspecError where a PNG is wanted and nothing that draws one is installed.
     """
-    title = f"{model} on {tp} rank{'s' if tp > 1 else ''}"
+    title = f"{title_of(model)} on {tp} rank{'s' if tp > 1 else ''}"
     weight = bytes_per_rank(rows)
     held = f" A rank holds {size(weight)} of these tensors." if weight else ""
     note = f"What each rank holds of each tensor, by the spec {spec}.{held}"

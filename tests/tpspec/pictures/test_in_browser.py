@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from browser import Browser, chromium, needs_chromium
-from maps import STORIES, map_of, published, row_of
+from maps import LLAMA_70B, STORIES, map_of, published, row_of
 
+from tpspec.hub import locate
 from tpspec.pictures.palette import DARK, HUES, LIGHT
-from tpspec.pictures.write import write_map
-from tpspec.shard_map import MapRow
+from tpspec.pictures.step_bars import PARTS, parts_of, why_not
+from tpspec.pictures.write import write_map, write_plan
+from tpspec.planning.hardware import find_hardware
+from tpspec.planning.plan import Question, make_plan
+from tpspec.planning.report import PlanReport
+from tpspec.quantities import many
+from tpspec.resolve import choose_spec, resolve
+from tpspec.shard_map import MapRow, shard_map
 
 pytestmark = needs_chromium
 
@@ -176,3 +184,100 @@ def test_paper_gets_the_colours_and_the_whole_width(browser: Browser, tmp_path: 
     assert browser.evaluate("document.documentElement.scrollWidth") == 718
     assert browser.evaluate("getComputedStyle(document.querySelector('i.h0')).printColorAdjust") == "exact"
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == rgb(LIGHT["paper"])
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanReport, Path]:
+    """The plan of Llama-3-70B on H100s, and its page."""
+    located = locate(str(LLAMA_70B))
+    resolution = resolve(choose_spec(located.config, None), located.config, None)
+    question = Question(sizes=(1, 2, 4, 6, 8, 16), gpus=16)
+    report = make_plan("Llama-3-70B", resolution, find_hardware("h100-sxm"), question, headers=False)
+    path = tmp_path_factory.mktemp("plan") / "plan.html"
+    maps = {size.tp: shard_map(resolution, size.tp) for size in report.sizes}
+    write_plan(report, maps, html=path, svg=None, png=None)
+    return report, path
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_points_of_the_curve_lie_where_the_tokens_are(
+    browser: Browser, plan: tuple[PlanReport, Path], dark: bool
+):
+    report, path = plan
+    browser.open(path, dark=dark)
+    points = browser.evaluate(
+        """[...document.querySelectorAll("svg.wide circle")].map((point) => [
+            +point.getAttribute("cx"), +point.getAttribute("cy"),
+            point.textContent, getComputedStyle(point).fill,
+        ])"""
+    )
+    tokens = [size.exact.tokens for size in report.sizes]
+    assert [size.tp for size in report.sizes] == [1, 2, 4, 8, 16]
+    heights = [points[0][1] - y for _, y, _, _ in points]
+    assert [round(1000 * height / heights[-1]) for height in heights] == [
+        round(1000 * held / tokens[-1]) for held in tokens
+    ]
+    steps = [right[0] - left[0] for left, right in pairwise(points)]
+    assert max(steps) - min(steps) < 0.1  # each doubling of tp is as wide
+    assert [said.split(";")[0] for _, _, said, _ in points] == [
+        "tp 1: no room tokens",
+        *(f"tp {size.tp}: {many(size.exact.tokens)} tokens" for size in report.sizes[1:]),
+    ]
+    theme = DARK if dark else LIGHT
+    assert [fill for *_, fill in points] == [rgb(theme["paper"]), *[rgb(theme["accent"])] * 4]
+    ground = browser.evaluate("+document.querySelector('svg.wide .ground').getAttribute('x')")
+    assert ground == points[3][0], "copies begin beyond tp 8"
+    assert browser.evaluate(TEXTS_WITH_LITTLE_CONTRAST) == []
+    assert browser.console == []
+    assert browser.requests == [path.as_uri()]
+
+
+def test_the_parts_of_a_bar_are_as_long_as_they_take(browser: Browser, plan: tuple[PlanReport, Path]):
+    report, path = plan
+    browser.open(path)
+    bars = browser.evaluate(
+        """[...document.querySelectorAll("section:nth-child(2) svg.wide rect")]
+            .filter((part) => part.textContent)
+            .map((part) => [
+                part.textContent.split(":")[0], +part.getAttribute("width"), getComputedStyle(part).fill,
+            ])"""
+    )
+    expected = [
+        (f"tp {size.tp}, batch {step.batch}, {PARTS[name]}", seconds, rgb(LIGHT[name]))
+        for i in range(len(report.assumptions.batches))
+        for size in report.sizes
+        for step in [size.steps[i]]
+        if not why_not(size, step)
+        for name, seconds in parts_of(step).items()
+        if seconds
+    ]
+    assert [(said, fill) for said, _, fill in bars] == [(said, fill) for said, _, fill in expected]
+    longest = max(range(len(bars)), key=lambda i: bars[i][1])
+    pixels = bars[longest][1] / expected[longest][1]
+    for (said, width, _), (_, seconds, _) in zip(bars, expected, strict=True):
+        assert width == pytest.approx(seconds * pixels, abs=0.02), said
+
+
+def test_a_phone_gets_charts_drawn_for_it(browser: Browser, plan: tuple[PlanReport, Path]):
+    browser.open(plan[1], width=375, height=812)
+    assert browser.evaluate("document.documentElement.scrollWidth") == 375
+    widths = "[...document.querySelectorAll('svg')].map((drawn) => drawn.clientWidth)"
+    assert [width for width in browser.evaluate(widths) if width] == [343] * 3
+    texts = "[...document.querySelectorAll('.narrow text')].map((t) => t.getBoundingClientRect().height)"
+    assert min(browser.evaluate(texts)) >= 11
+
+
+def test_each_size_has_its_map_and_the_one_with_copies_is_open(
+    browser: Browser, plan: tuple[PlanReport, Path]
+):
+    report, path = plan
+    browser.open(path)
+    assert path.stat().st_size < 300_000
+    titles = browser.evaluate(
+        "[...document.querySelectorAll('summary')].map((s) => s.firstChild.data.trim())"
+    )
+    assert titles == [f"tp {size.tp}" for size in report.sizes]
+    shown = "document.querySelector('details[open] .map').style.getPropertyValue('--tp')"
+    assert browser.evaluate(shown) == "16"
+    images = [name for role, name in browser.accessible() if role == "image"]
+    assert any(name.startswith("Tokens held by one replica. tp 1: no room, tp 2: 67.4k") for name in images)
