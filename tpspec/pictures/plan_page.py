@@ -67,6 +67,8 @@ def _figures(report: PlanReport) -> Markup:
             _capacity_numbers(report),
             element("h2", "The numbers: one decode step"),
             _step_numbers(report),
+            element("h2", "The numbers: one pass"),
+            _pass_numbers(report),
         ]
     )
 
@@ -127,6 +129,31 @@ def _step_row(plan: SizePlan, step: Step) -> tuple[str, ...]:
     parts = (duration(seconds) if seconds else "0" for seconds in parts_of(step).values())
     rate = many(step.batch / step.seconds)
     return (str(step.batch), str(plan.tp), *parts, duration(step.seconds), rate, why_not(plan, step) or "yes")
+
+
+def _pass_numbers(report: PlanReport) -> Markup:
+    titles = (
+        "tp",
+        "all-reduces",
+        "sent per token",
+        "FLOP per byte sent",
+        f"prompt of {report.assumptions.context} tokens",
+        "logits, gathered",
+        "candidates, exchanged",
+    )
+    return table(titles, (_pass_row(plan) for plan in report.sizes))
+
+
+def _pass_row(plan: SizePlan) -> tuple[str, ...]:
+    return (
+        str(plan.tp),
+        str(plan.all_reduces),
+        size(plan.wire_per_token),
+        f"{plan.intensity:.0f}" if plan.intensity else "–",
+        duration(plan.prefill.seconds),
+        size(plan.logits.gather_wire),
+        size(plan.logits.exchange_wire),
+    )
 
 
 def _choices(report: PlanReport) -> Markup:

@@ -53,7 +53,8 @@ def shared_out(row: MapRow) -> str:
     zeros = [rank for rank in range(cut.tp) if cut.dim is not None and cut.zeros(rank)]
     if zeros:
         fill = sum(cut.zeros(rank) for rank in zeros)
-        shares.append(f"{fill} zeros on rank {zeros[0]}" + (f"–{zeros[-1]}" if zeros[1:] else ""))
+        where = f"rank {zeros[0]}" if len(zeros) == 1 else f"ranks {zeros[0]}–{zeros[-1]}"
+        shares.append(f"{fill} zeros on {where}")
     return ", ".join(shares)
 
 
