@@ -98,11 +98,12 @@ def _work(loading: Loading, tp: int) -> dict[str, object]:
 
     presharded = loading.open()
     spec = choose_spec(presharded.config, loading.spec_file)
-    stored = inventory(resolve(spec, presharded.config, presharded.stored, presharded.layout.pad))
+    resolution = resolve(spec, presharded.config, presharded.stored, presharded.layout.pad)
+    pieces = inventory(resolution).at(tp)
     return {
         "directory": str(loading.directory),
-        "read_bytes": stored.read(tp, 1),
-        "elements": stored.multiplied(tp),
+        "read_bytes": pieces.read(1),
+        "elements": pieces.multiplied(),
     }
 
 

@@ -97,7 +97,8 @@ def command(
     and collectives as the spec says; times are floors, from the figures of a device and its links.
     """
     from tpspec.hub import locate
-    from tpspec.planning.plan import Question, make_plan, usual_context
+    from tpspec.planning.plan import make_plan, usual_context
+    from tpspec.planning.sizes import Question
     from tpspec.resolve import choose_spec, resolve
 
     device = _hardware(hardware, calibrate, figures)

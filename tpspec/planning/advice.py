@@ -66,18 +66,23 @@ def _weights(sizes: Sequence[SizePlan]) -> Iterator[Advice]:
 
 
 def _cache(sizes: Sequence[SizePlan]) -> Iterator[Advice]:
+    """Where the cache grows faster than the devices, and where it stops to grow with them, first of each."""
+    said: set[bool] = set()
     holding = [plan for plan in sizes if plan.exact.tokens]
     for less, more in pairwise(holding):
         devices, gain = more.tp / less.tp, more.exact.tokens / less.exact.tokens
-        against = f"for {devices:g}× the devices"
-        if gain > devices / ENOUGH:
+        against, better = f"for {devices:g}× the devices", gain > devices
+        if better in said or ENOUGH <= gain / devices <= 1 / ENOUGH:
+            continue
+        said.add(better)
+        if better:
             left = less.exact.pool / (less.exact.pool + less.weights.exact)
             text = (
                 f"tp={more.tp} holds {gain:.1f}× the tokens of tp={less.tp} {against}: at tp={less.tp} the "
                 f"weights leave {left:.0%} of a device's room."
             )
             yield Advice("cache", text)
-        elif gain < devices * ENOUGH:
+        else:
             text = f"tp={more.tp} {_change(gain)} KV tokens over tp={less.tp} {against}{_why(less, more)}"
             if more.tp % less.tp == 0:
                 count = more.tp // less.tp

@@ -100,15 +100,6 @@ def distinct_experts(experts: int, used: float, tokens: float) -> float:
     return experts * (1 - left_out)
 
 
-def padded_logits_wire(vocabulary: int, element: int, tp: int) -> tuple[float, float]:
-    """Bytes of all logits of one token, gathered, and what each rank sends of them.
-
-    Source: `all_gather_wire` of each rank's ceil(V/p) rows.
-    """
-    part = -(-vocabulary // tp) * element
-    return part * tp, all_gather_wire(part, tp)
-
-
 CANDIDATE = 8
 """Bytes of one candidate for the next token: a float32 value and an int32 token id."""
 

@@ -80,33 +80,52 @@ class Inventory:
         """Elements that one token is multiplied with."""
         return sum(prod(kind.shape) * count * kind.read(1) for kind, count in self.kinds.items())
 
-    def weights(self, tp: int) -> Weights:
+    def at(self, tp: int) -> Pieces:
+        """The pieces of all of them at one tp."""
+        return Pieces(self.nbytes / tp, tuple((kind, kind.at(tp), n) for kind, n in self.kinds.items()))
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Every kind of tensor as one tp cuts it, and how many there are of it; `simple` is total/tp bytes."""
+
+    simple: float
+    pieces: tuple[tuple[Kind, TensorLayout, int], ...]
+
+    @property
+    def tp(self) -> int:
+        return self.pieces[0][1].cut.tp
+
+    def weights(self) -> Weights:
         """What ranks hold."""
-        layouts = [(kind.at(tp), count) for kind, count in self.kinds.items()]
-        ranks = [sum(tensor.local_bytes(rank) * n for tensor, n in layouts) for rank in range(tp)]
+        ranks = [sum(t.local_bytes(rank) * n for _, t, n in self.pieces) for rank in range(self.tp)]
         fullest = ranks.index(max(ranks))
         parts: Counter[str] = Counter()
-        for tensor, count in layouts:
+        for _, tensor, count in self.pieces:
             for name, size in _parts(tensor, fullest):
                 parts[name] += size * count
         return Weights(
             tuple(ranks),
-            self.nbytes / tp,
+            self.simple,
             parts["alone"],
             parts["copied"],
             parts["replicated"],
             parts["zeros"],
         )
 
-    def read(self, tp: int, tokens: float) -> float:
+    def read(self, tokens: float) -> float:
         """Bytes of weights that a rank reads in a pass over so many tokens: the rank that reads most."""
-        layouts = [(kind.at(tp), kind.read(tokens) * count) for kind, count in self.kinds.items()]
-        return max(sum(tensor.local_bytes(rank) * n for tensor, n in layouts) for rank in (0, tp - 1))
+        return max(
+            sum(t.local_bytes(rank) * n * kind.read(tokens) for kind, t, n in self.pieces)
+            for rank in (0, self.tp - 1)
+        )
 
-    def multiplied(self, tp: int) -> float:
+    def multiplied(self) -> float:
         """Elements that a rank multiplies one token with: the rank that has most."""
-        layouts = [(kind.at(tp), kind.read(1) * count) for kind, count in self.kinds.items()]
-        return max(sum(prod(tensor.local_shape(rank)) * n for tensor, n in layouts) for rank in (0, tp - 1))
+        return max(
+            sum(prod(t.local_shape(rank)) * n * kind.read(1) for kind, t, n in self.pieces)
+            for rank in (0, self.tp - 1)
+        )
 
 
 def inventory(resolution: Resolution) -> Inventory:
