@@ -8,29 +8,42 @@ from pathlib import Path
 
 import click
 
-from tpspec.cli.arguments import json_option
+from tpspec.cli.arguments import engine_option, json_option, spec_option
 
 EPILOG = """\b
 Examples:
   tpspec verify ./Llama-3-70B-tp8
   tpspec verify ./Llama-3-70B-tp8 --against ./Llama-3-70B
   tpspec verify ./Llama-3-70B-tp8 --json
+  tpspec verify ./Llama-3-70B-vllm --engine vllm --against ./Llama-3-70B
 """
 
 
 @click.command("verify", epilog=EPILOG)
 @click.argument("directory", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--against", metavar="SRC", help="Compare every byte with the checkpoint that was cut.")
+@engine_option(required=False)
+@spec_option
 @json_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing where all is well.")
 @click.pass_context
-def command(ctx: click.Context, directory: Path, against: str | None, as_json: bool, quiet: bool) -> None:
+def command(
+    ctx: click.Context,
+    directory: Path,
+    against: str | None,
+    engine: str | None,
+    spec_file: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Check a directory that convert wrote: names, sizes, headers, and every byte of every rank.
 
     By itself the directory is compared with its manifest: hashes, whether the ranks together give the
     original tensors, whether copies agree and padding is zeros. --json lists everything that is wrong.
+    With --engine it is one that export or the engine's own saver wrote.
     """
     from tpspec.cli.progress import progress
+    from tpspec.converters.engines.verify import verify_export
     from tpspec.converters.sources import open_source
     from tpspec.converters.verify import verify
     from tpspec.errors import TpspecError, first_findings
@@ -38,16 +51,23 @@ def command(ctx: click.Context, directory: Path, against: str | None, as_json: b
 
     reader = open_source(against) if against else None
     with progress(quiet=quiet or as_json) as advance:
-        checked = verify(directory, reader, progress=advance)
+        if engine:
+            checked = verify_export(directory, engine, reader, spec_file, progress=advance)
+        else:
+            checked = verify(directory, reader, progress=advance)
     if as_json:
         click.echo(json.dumps({"ok": not checked.findings, **asdict(checked)}, indent=2))
         ctx.exit(1 if checked.findings else 0)
     if checked.findings:
         findings = first_findings(checked.findings)
         if against:
-            remedy = f"to see whether it is sound by itself: tpspec verify {directory}"
+            of_engine = f" --engine {engine}" if engine else ""
+            remedy = f"to see whether it is sound by itself: tpspec verify {directory}{of_engine}"
             raise TpspecError(f"{directory} is not what {against} gives", findings, remedy)
-        raise TpspecError(f"{directory} is not what convert wrote", findings, "remove it and convert again")
+        writer = "export" if engine else "convert"
+        raise TpspecError(
+            f"{directory} is not what {writer} wrote", findings, f"remove it and {writer} again"
+        )
     if not quiet:
         what = f"{checked.files} files, {checked.tensors} tensors, {size(checked.bytes)}"
         click.echo(f"{directory} is sound: {what}" + (f", the same as {against}" if against else ""))

@@ -1,0 +1,152 @@
+"""Checking a sharded_state directory, ours or one that an engine saved, against the checkpoint it is of."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from tpspec import json_strict
+from tpspec.converters.engines.held_rank import HeldRank
+from tpspec.converters.engines.plan import Export
+from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
+from tpspec.converters.pipeline import Pipeline
+from tpspec.converters.readers import Reader
+from tpspec.converters.sinks import Bytes, scatter
+from tpspec.converters.targets import Visit
+from tpspec.converters.verify import Verified
+from tpspec.converters.write_files import WRITERS
+from tpspec.engines.engine import read_engine
+from tpspec.engines.layout import EngineLayout, engine_layout
+from tpspec.errors import Finding, TpspecError
+from tpspec.file_names import EXPORT
+from tpspec.manifest import FileRecord
+from tpspec.presharded import check_size, hash_file
+from tpspec.regular_file import read_regular
+from tpspec.resolve import choose_spec, resolve
+
+_RANK_FILE = re.compile(r"model-rank-(\d+)-part-(\d+)\.safetensors")
+MAX_MANIFEST = 64 << 20
+AGAINST = "compare it with its checkpoint: --against SRC"
+
+
+def rank_files(directory: Path) -> list[list[str]]:
+    """Each rank's files. Raises TpspecError where the directory has none, or lacks a rank between others."""
+    if not directory.is_dir():
+        raise TpspecError(f"{directory} is not a directory", remedy="give the directory that holds the ranks")
+    found: dict[int, list[str]] = defaultdict(list)
+    for path in sorted(directory.iterdir()):
+        if match := _RANK_FILE.fullmatch(path.name):
+            found[int(match[1])].append(path.name)
+    if not found:
+        raise TpspecError(f"{directory} holds no model-rank-R-part-P.safetensors")
+    lacking = sorted(set(range(max(found) + 1)) - found.keys())
+    if lacking:
+        raise TpspecError(
+            f"{directory} has {len(found)} ranks up to {max(found)}, but none of rank {lacking[0]}"
+        )
+    return [found[rank] for rank in range(len(found))]
+
+
+def verify_export(
+    directory: Path,
+    engine: str,
+    against: Reader | None = None,
+    spec_file: Path | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Verified:
+    """Compares a directory with a source; without one, an export's files with what it says of them."""
+    files = rank_files(directory)
+    if against is None:
+        return check_hashes(directory)
+    checkpoint = against.checkpoint
+    spec = choose_spec(checkpoint.config, spec_file)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+    layout = engine_layout(resolution, read_engine(engine), len(files))
+    return compare(directory, files, against, layout, progress=progress)
+
+
+def check_hashes(directory: Path) -> Verified:
+    """Whether an export's files are what was written. Raises TpspecError where it does not say what was."""
+    path = directory / EXPORT
+    if not path.is_file():
+        raise TpspecError(f"{directory} has no {EXPORT}, so nothing says what it should hold", remedy=AGAINST)
+    says = json_strict.loads(read_regular(path, MAX_MANIFEST, EXPORT), EXPORT)
+    try:
+        records = [FileRecord(name, f["size"], f["xxh3_128"]) for name, f in says["files"].items()]
+    except (KeyError, TypeError, AttributeError):
+        raise TpspecError(f"{path} is damaged or was edited", remedy=AGAINST) from None
+    findings = []
+    for record in records:
+        wrong = list(check_size(directory, record))
+        if not wrong and (found := hash_file(directory / record.name)) != record.xxh3_128:
+            wrong = [Finding(record.name, f"has the hash {found}, {EXPORT} says {record.xxh3_128}")]
+        findings += wrong
+    return Verified(tuple(findings), len(records), 0, sum(record.size for record in records))
+
+
+def compare(
+    directory: Path,
+    files: Sequence[Sequence[str]],
+    source: Reader,
+    layout: EngineLayout,
+    *,
+    progress: Progress | None = None,
+    strip_bytes: int = STRIP_BYTES,
+) -> Verified:
+    """Compares every tensor of every rank with what the layout makes of a source."""
+    work = Export(source, directory, layout)
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(closing(HeldRank(directory, *of_rank))) for of_rank in enumerate(files)]
+        findings = [finding for rank in ranks for finding in rank.expect(layout)]
+        findings += _values(work, ranks, progress, strip_bytes)
+    names = [name for of_rank in files for name in of_rank]
+    size = sum((directory / name).stat().st_size for name in names)
+    return Verified(tuple(findings), len(names), sum(len(rank.held) for rank in ranks), size)
+
+
+def _values(
+    work: Export, ranks: Sequence[HeldRank], progress: Progress | None, strip_bytes: int
+) -> Iterator[Finding]:
+    count = min(WRITERS, len(ranks))
+    checkers = [_Checker(ranks[first::count]) for first in range(count)]
+    with Pipeline(checkers, strip_bytes) as pipeline:
+        total = sum(visit.nbytes * len(visit.turns(strip_bytes)) for visit in work.visits)
+        feed = Feed(work.reader, pipeline, strip_bytes, total, progress)
+        names = [tensor.name for tensor in work.layout.tensors for _ in tensor.pieces]
+        for name, visit in zip(names, work.visits, strict=True):
+            fold = visit.layout.fold()
+            for turn in visit.turns(strip_bytes):
+                feed.tensor(visit.stored, fold, _Checker.write, name=name, visit=visit, turn=turn)
+            pipeline.submit(_Checker.end, None, name, visit)
+    for rank in ranks:
+        for name, tensor in rank.compared.items():
+            if tensor.differs is not None:
+                where = f"from byte {tensor.differs} of it on"
+                problem = f"has other values than {work.source.checkpoint.directory} gives, {where}"
+                yield Finding(name, problem, place=tensor.stored.file)
+
+
+class _Checker:
+    """Compares some ranks, in a thread of its own."""
+
+    def __init__(self, ranks: Sequence[HeldRank]) -> None:
+        self._ranks = ranks
+
+    def write(self, start: int, strip: Bytes, name: str, visit: Visit, turn: int | None) -> None:
+        """Compares each rank's part of a strip of a piece, which follows the pieces that have ended."""
+        fold = visit.layout.fold()
+        for rank in self._ranks:
+            tensor, share = rank.compared.get(name), visit.layout.cut.shares[rank.rank]
+            if tensor and share:
+                scatter(strip, start, fold, share, tensor.begin, tensor, turn)
+
+    def end(self, name: str, visit: Visit) -> None:
+        """Compares what is left of a piece, which should be zeros."""
+        for rank in self._ranks:
+            if tensor := rank.compared.get(name):
+                tensor.fill(tensor.begin + visit.layout.local_bytes(rank.rank))
+                tensor.begin = tensor.position
