@@ -36,6 +36,8 @@ def held(row: MapRow, rank: int) -> str:
         return "not held"
     runs = row.held(rank)
     shown = ", ".join(runs[:MAX_RUNS]) + (f" and {len(runs) - MAX_RUNS} more runs" if runs[MAX_RUNS:] else "")
+    if row.cut and row.cut.dim is not None:
+        shown = f"{_indices(row)} {shown}"
     parts = [_heads(row, found), shown, _others(row, rank), _bytes(row, rank)]
     return " · ".join(filter(None, parts))
 
@@ -124,7 +126,7 @@ def _indices(row: MapRow) -> str:
     ndim, dim = (len(row.tensor.shape) if row.tensor else 2), row.cut.dim
     if ndim == 1:
         return "elements"
-    return {0: "rows", ndim - 1: "columns"}.get(dim or 0, f"of dimension {dim}")
+    return {0: "rows", ndim - 1: "columns"}.get(dim or 0, f"indices of dimension {dim}")
 
 
 def _heads(row: MapRow, found: tuple[Piece, ...]) -> str:

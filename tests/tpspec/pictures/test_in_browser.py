@@ -121,16 +121,16 @@ def test_keys_move_through_the_map_and_the_cell_is_told(browser: Browser, tmp_pa
         return str(browser.evaluate("document.querySelector('#readout:not([hidden])')?.textContent ?? ''"))
 
     browser.press("Tab")
-    assert told() == "model.embed_tokens.weight · rank 0: [0:256] · 64 KiB"
+    assert told() == "model.embed_tokens.weight · rank 0: rows [0:256] · 64 KiB"
     browser.press("ArrowDown")
     browser.press("ArrowRight")
     assert told() == (
         "model.layers.0-4.self_attn.q_proj.weight · rank 1: "
-        "query heads 4–7 of KV heads 2–3 · [32:64] · 8 KiB in each of 5 tensors"
+        "query heads 4–7 of KV heads 2–3 · rows [32:64] · 8 KiB in each of 5 tensors"
     )
     browser.press("End")
     browser.press("ArrowDown")
-    assert told().startswith("model.layers.0-4.self_attn.k_proj.weight · rank 1: KV heads 2–3 · [16:32]")
+    assert told().startswith("model.layers.0-4.self_attn.k_proj.weight · rank 1: KV heads 2–3 · rows [16:32]")
     browser.press("Escape")
     assert told() == ""
 
@@ -145,7 +145,7 @@ def test_the_mouse_tells_of_a_cell_too(browser: Browser, tmp_path: Path):
     )
     browser.hover(x, y)
     told = browser.evaluate("document.querySelector('#readout:not([hidden])').textContent")
-    assert told.startswith("model.layers.0-4.self_attn.v_proj.weight · rank 0: KV heads 0–1 · [0:16]")
+    assert told.startswith("model.layers.0-4.self_attn.v_proj.weight · rank 0: KV heads 0–1 · rows [0:16]")
 
 
 def test_a_screen_reader_is_told_of_a_grid_with_headers_and_words(browser: Browser, tmp_path: Path):
@@ -159,7 +159,7 @@ def test_a_screen_reader_is_told_of_a_grid_with_headers_and_words(browser: Brows
     )
     assert (
         sum(
-            role == "gridcell" and name.startswith("KV head 4 · [512:640] · also on rank")
+            role == "gridcell" and name.startswith("KV head 4 · rows [512:640] · also on rank")
             for role, name in told
         )
         == 4

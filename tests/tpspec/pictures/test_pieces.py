@@ -77,8 +77,8 @@ def test_heads_of_llama_3_70b_at_tp_16_have_the_colour_of_their_kv_head():
         assert [(p.units, p.look) for p in pieces(key, rank)] == [((rank // 2, 1), rank // 2)]
     assert label(query, pieces(query, 9)[0]) == "36–39"
     assert shared_out(key) == "1 of 8 heads, copied ×2"
-    assert held(query, 9).startswith("query heads 36–39 of KV head 4 · [4608:5120]")
-    assert "[512:640] · also on rank 8" in held(key, 9)
+    assert held(query, 9).startswith("query heads 36–39 of KV head 4 · rows [4608:5120]")
+    assert "rows [512:640] · also on rank 8" in held(key, 9)
 
 
 def test_an_interleaved_matrix_shows_each_group_with_its_own_colour():
