@@ -28,6 +28,7 @@ class Loading:
     """A pre-sharded directory and how its ranks are loaded.
 
     `dtype` is a name of torch's, None for the one that is stored; `verify` whether hashes are checked.
+    `code` is a Python file that registers a model's classes, where transformers has none.
     """
 
     directory: Path
@@ -35,6 +36,7 @@ class Loading:
     dtype: str | None = None
     device: str = "cpu"
     verify: bool = True
+    code: Path | None = None
 
     def open(self) -> Presharded:
         """The directory, before a rank starts. Raises TpspecError where the runtime cannot run it."""
@@ -45,11 +47,18 @@ class Loading:
     def remarks(self, presharded: Presharded) -> list[str]:
         """What a user should know before the ranks start."""
         quantization = detect_format(flatten(presharded.config))
-        if quantization.document is None:
+        if not any(map(quantization.is_part, presharded.stored)):
             return []
         kept = self.dtype or cache_dtype(flatten(presharded.config))[0]
         said = f"{self.directory} is quantized ({quantization.name}), and there are no kernels for that here"
         return [f"{said}: each rank computes its own weights in {kept} as it loads them"]
+
+    def register(self) -> None:
+        """Makes transformers know the model, in each process that loads it or reads its config."""
+        if self.code:
+            from tpspec.runtime.model_code import register_once
+
+            register_once(self.code)
 
     def check_device(self) -> None:
         """Raises TpspecError where torch cannot use the device."""
@@ -57,7 +66,7 @@ class Loading:
             import torch
 
             if not torch.cuda.is_available():
-                raise TpspecError(f"torch finds no GPU here for --device {self.device}")
+                raise TpspecError(f"torch finds no GPU here, and the device asked for is {self.device}")
 
     def load(self, collectives: Collectives) -> RankModel:
         """One rank's model."""
@@ -67,6 +76,7 @@ class Loading:
         from tpspec.runtime.rank_model import load_rank
 
         self.check_device()
+        self.register()
         logging.set_verbosity_error()
         return load_rank(
             self.directory,

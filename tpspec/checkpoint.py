@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tpspec.carried_files import carried, list_files
-from tpspec.config import CONFIG, parse_config
+from tpspec.config import CONFIG, parse_config, with_quantization
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import MANIFEST, carry_problem
 from tpspec.regular_file import open_regular, read_regular
@@ -130,6 +130,7 @@ def load(folder: Folder) -> Checkpoint:
     weights: WeightFiles | None = None
     with _collecting(findings):
         config = parse_config(folder.read(CONFIG), CONFIG)
+        config = with_quantization(config, folder.names(), folder.read)
     with _collecting(findings):
         weights = find_weights(folder.names(), folder.read)
     if weights and weights.format == "safetensors":

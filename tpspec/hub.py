@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tpspec.checkpoint import Checkpoint, Directory, Folder, is_presharded, load
-from tpspec.config import CONFIG, parse_config, read_config
+from tpspec.config import CONFIG, parse_config, read_config, with_quantization
 from tpspec.errors import TpspecError
 from tpspec.file_names import STATE
 from tpspec.weight_files import may_hold_weights
@@ -84,7 +84,8 @@ def parse_id(text: str) -> ModelId:
 def _open(name: str, folder: Folder) -> Located:
     """Opens a checkpoint, or its config alone where no weights are beside it."""
     if not may_hold_weights(folder.names()):
-        return Located(name, parse_config(folder.read(CONFIG), CONFIG), None)
+        config = parse_config(folder.read(CONFIG), CONFIG)
+        return Located(name, with_quantization(config, folder.names(), folder.read), None)
     checkpoint = load(folder)
     return Located(name, checkpoint.config, checkpoint)
 

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tpspec.config import CONFIG, read_config
+from tpspec.config import CONFIG, MAX_BYTES, read_config, with_quantization
 from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import MANIFEST
 from tpspec.layout import Cut, Layout, TensorLayout
 from tpspec.manifest import EDITED, NOT_CUT, FileRecord, Manifest, SourceRecord, read_manifest
-from tpspec.regular_file import open_regular
+from tpspec.regular_file import open_regular, read_regular
 from tpspec.safetensors_header import StoredFile, StoredTensor, parse_header, read_header
 
 HASH_BLOCK = 4 << 20
@@ -58,7 +58,12 @@ class Presharded:
             findings = list(_misfits(manifest, files))
         if findings:
             raise TpspecError(f"{MANIFEST} is damaged or was edited", first_findings(findings), remedy=EDITED)
-        config = read_config(directory / CONFIG)
+        names = [entry.name for entry in directory.iterdir()]
+        config = with_quantization(
+            read_config(directory / CONFIG),
+            names,
+            lambda name: read_regular(directory / name, MAX_BYTES, name),
+        )
         return cls(directory, manifest, config, tuple(files), _layout(manifest, files))
 
     def rank_header(self, rank: int) -> StoredFile:

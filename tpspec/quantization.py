@@ -90,6 +90,14 @@ class Quantization:
         names = {name for key, entries in stored for name in (key, *(n for e in entries for n in e.also))}
         return frozenset({"bias", *names})
 
+    def is_part(self, tensor: str) -> bool:
+        """Whether a stored name is that of a part of a quantized weight, not of a weight or a bias."""
+        leaf = tensor.rpartition(".")[2]
+        parts = self.parameters - {"bias", "weight"}
+        return leaf in parts or leaf.endswith(
+            tuple(p.removeprefix("weight") for p in parts if p[:7] == "weight_")
+        )
+
     @property
     def scalars(self) -> frozenset[str]:
         """Names of scalars that may belong to any module."""

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import ONCE, PROMPTS, continued, loaded, sharded
+from quantizers import fp8
+from safetensors.torch import load_file, save_file
+from stories import ONCE, PROMPTS, STORIES, continued, loaded, sharded
 
 Tpspec = Callable[..., Any]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -218,20 +220,55 @@ def test_a_prompt_file_that_is_not_text_is_named(tpspec: Tpspec, tmp_path: Path)
     assert "prompts.txt is not UTF-8 text: invalid start byte at byte 0" in ran.err
 
 
+def test_a_prompt_file_may_come_from_another_system(tpspec: Tpspec, tmp_path: Path):
+    (tmp_path / "prompts.txt").write_bytes(f"\ufeff{ONCE}\r\n\r\n  \r\n{PROMPTS[2]}\r\n".encode())
+    options = ("--max-new-tokens", 3, "--collectives", "threads", "--json")
+    report = json.loads(tpspec("run", sharded(2), "--prompt-file", tmp_path / "prompts.txt", *options).out)
+    assert [completion["prompt"] for completion in report["completions"]] == [ONCE, PROMPTS[2]]
+
+
+def test_a_prompt_file_without_prompts_is_named(tpspec: Tpspec, tmp_path: Path):
+    (tmp_path / "prompts.txt").write_text("\n \n")
+    ran = tpspec("run", sharded(2), "--prompt-file", tmp_path / "prompts.txt")
+    assert (ran.status, ran.out) == (1, "")
+    assert "prompts.txt has no prompt: each of its lines is empty" in ran.err
+
+
+def test_the_speed_of_one_token_has_no_rate(tpspec: Tpspec):
+    ran = tpspec("run", sharded(2), "--prompt", ONCE, "--max-new-tokens", 1, "--collectives", "threads")
+    assert re.fullmatch(r"1 token, the first after \d+\.\d s, 2 ranks \(threads\)\n", ran.err)
+
+
 def test_a_proof_begins_with_a_whole_model(tpspec: Tpspec):
     ran = tpspec("prove", sharded(2), "--tp", "2")
     assert ran.status == 1
     assert "is cut already" in ran.err
 
 
-def test_quantized_directories_are_refused(tpspec: Tpspec, tmp_path: Path):
-    out = shutil.copytree(sharded(2), tmp_path / "quantized")
-    config = json.loads((out / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8"}
-    (out / "config.json").write_text(json.dumps(config))
-    ran = tpspec("run", out, "--prompt", ONCE)
-    assert ran.status == 1
-    assert "is quantized (fp8)" in ran.err
+def test_ranks_of_a_quantized_directory_compute_their_weights_and_say_so(tpspec: Tpspec, tmp_path: Path):
+    quantizer = fp8("tensor", name="weight_scale")
+    folder, plain = (shutil.copytree(STORIES, tmp_path / name) for name in ("quantized", "plain"))
+    tensors = load_file(STORIES / "model.safetensors")
+    stored, whole = dict(tensors), dict(tensors)
+    for name, tensor in tensors.items():
+        if name.endswith("_proj.weight"):
+            parts, whole[name] = quantizer.quantize(tensor)
+            del stored[name]
+            stored |= {name.removesuffix("weight") + part: each for part, each in parts.items()}
+    save_file(stored, folder / "model.safetensors")
+    save_file(whole, plain / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantizer.settings}))
+    for source in (folder, plain):
+        tpspec("convert", source, tmp_path / f"{source.name}-tp2", "--tp", "2")
+    one, two = (
+        tpspec("run", tmp_path / f"{name}-tp2", "--prompt", ONCE, "--max-new-tokens", "12", "--quiet")
+        for name in ("quantized", "plain")
+    )
+    assert one.out == two.out != ""
+    said = "is quantized (fp8), and there are no kernels for that here: each rank computes its own weights in"
+    assert f"{said} float32 as it loads them" in one.err
+    assert said not in two.err
 
 
 @contextmanager

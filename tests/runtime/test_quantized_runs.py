@@ -1,0 +1,96 @@
+"""Ranks of quantized checkpoints give the logits of the model whose weights are dequantized."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quantizers
+import torch
+from quantizers import Quantizer
+from safetensors.torch import load_file, save_file
+
+from tpspec.checkpoint import open_checkpoint
+from tpspec.language.registry import spec_named
+from tpspec.resolve import resolve
+from tpspec.runtime.prove import checkpoint_subject, prove
+from tpspec.runtime.tiny import tiny_model
+
+WIDE = {"intermediate_size": 256}
+CASES: dict[str, tuple[str, Mapping[str, Any], Callable[[], Quantizer]]] = {
+    "gptq": ("llama", WIDE, lambda: quantizers.gptq(4)),
+    "gptq-act-order-fused": ("phi3", WIDE, lambda: quantizers.gptq(4, ordered=True)),
+    "awq": ("llama", WIDE, quantizers.awq),
+    "fp8-block-experts": (
+        "qwen3_moe",
+        {**WIDE, "moe_intermediate_size": 64},
+        lambda: quantizers.fp8("block"),
+    ),
+    "mxfp4-stacked-experts": ("gpt_oss", WIDE, quantizers.mxfp4),
+    "nvfp4": ("llama", WIDE, quantizers.modelopt),
+    "int4": (
+        "phi3",
+        WIDE,
+        lambda: quantizers.compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
+    ),
+}
+
+
+def stored(folder: Path, by: Quantizer, spec_name: str) -> tuple[Path, Path]:
+    """The checkpoint in a folder with its matrices quantized, and with what they are read as."""
+    checkpoint = open_checkpoint(folder)
+    resolution = resolve(spec_named(spec_name), checkpoint.config, checkpoint.tensors)
+    least = 3 if by.name == "mxfp4" else 2  # gpt-oss keeps its attention as it is
+    matrices = {
+        item.tensor.name
+        for item in resolution.shared
+        if item.placed.rule.tag in ("row", "column", "qkv-head", "merged") and len(item.tensor.shape) >= least
+    }
+    parts, plain = {}, {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if name not in matrices:
+            parts[name] = plain[name] = tensor
+        elif (
+            tensor.dim() == 3
+        ):  # gpt-oss stores its stacks [expert, in, out], and quantized [expert, out, in]
+            made, whole = by.stacked(tensor.transpose(1, 2))
+            plain[name] = whole.transpose(1, 2).contiguous()
+            parts |= {name + part.removeprefix("weight"): each for part, each in made.items()}
+        else:
+            made, whole = by.quantize(tensor)
+            plain[name] = whole.float()
+            parts |= {f"{name.removesuffix('weight')}{part}": each for part, each in made.items()}
+    return _write(folder, "quantized", parts, by.settings), _write(folder, "plain", plain, None)
+
+
+def _write(source: Path, name: str, tensors: Mapping[str, torch.Tensor], settings: Any) -> Path:
+    folder = source.with_name(name)
+    folder.mkdir()
+    config = json.loads((source / "config.json").read_text())
+    if settings:
+        config["quantization_config"] = settings
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(dict(tensors), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_ranks_give_the_logits_of_the_dequantized_model(name: str, tmp_path: Path) -> None:
+    """Converted, merged byte for byte, and every rank's logits in fp32 beside transformers' own."""
+    spec_name, changes, quantizer = CASES[name]
+    if name == "int4":
+        pytest.importorskip("compressed_tensors")
+    torch.manual_seed(0)
+    spec = spec_named(spec_name)
+    tiny_model(spec, changes).save_pretrained(tmp_path / "model")
+    quantized, plain = stored(tmp_path / "model", quantizer(), spec_name)
+    of_plain = checkpoint_subject(plain, spec)
+    checkpoint = open_checkpoint(quantized)
+    subject = replace(
+        of_plain, checkpoint=quantized, resolution=resolve(spec, checkpoint.config, checkpoint.tensors)
+    )
+    assert prove(subject, 2).failure == ""
