@@ -4,6 +4,7 @@
 # make index   after a spec was added: which model types it answers to
 # make architectures   after a spec changed: proves it, and writes docs/architectures.md
 # make mutations       opt-in, long: changes each spec in every way, and writes down what nobody notices
+# make padding-proofs  opt-in, ten minutes: proves each spec with padding, at sizes that divide nothing
 # make readme  after an output changed: what the README's commands print now
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ WORKERS ?= 2
 TEST := .venv-test
 DEMO := .venv-demo
 
-.PHONY: test check fix index architectures mutations readme demo clean
+.PHONY: test check fix index architectures mutations padding-proofs readme demo clean
 .NOTPARALLEL:
 
 test:
@@ -37,6 +38,9 @@ architectures: $(TEST)/ready
 
 mutations: $(TEST)/ready
 	$(TEST)/bin/python scripts/mutations.py
+
+padding-proofs: $(TEST)/ready
+	$(TEST)/bin/python scripts/padding_proofs.py
 
 readme: $(TEST)/ready
 	$(TEST)/bin/python scripts/readme.py
