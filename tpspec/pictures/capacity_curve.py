@@ -20,6 +20,7 @@ NAMES = {"exact": "exact weights", "simple": "weights ÷ tp"}
 
 def capacity_curve(sizes: Sequence[SizePlan], width: float) -> Drawing:
     """Tokens held, under the exact budget of weights and the simple one, by tp."""
+    sizes = sorted(sizes, key=lambda size: size.tp)
     highest = max(max(size.exact.tokens, size.simple.tokens) for size in sizes) or 1
     x = doubling([size.tp for size in sizes], LEFT + 24, width - RIGHT)
     y = linear(highest * HEADROOM, HEIGHT - BOTTOM, TOP)
@@ -64,8 +65,12 @@ def _axes(sizes: Sequence[SizePlan], highest: float, x: Scale, y: Scale, width: 
     for value in ticks(highest * HEADROOM, 5):
         yield line(LEFT, y(value), width, y(value), "axis" if value == 0 else "grid")
         yield words(LEFT - 8, y(value) + 4, many(value), "quiet small end")
+    taken = 0.0
     for size in sizes:
-        yield words(x(size.tp), HEIGHT - BOTTOM + 20, str(size.tp), "small middle")
+        half = width_of(str(size.tp), 11) / 2
+        if x(size.tp) - half > taken:
+            yield words(x(size.tp), HEIGHT - BOTTOM + 20, str(size.tp), "small middle")
+            taken = x(size.tp) + half
     yield words(
         (LEFT + width) / 2,
         HEIGHT - BOTTOM + 42,
@@ -93,7 +98,7 @@ def _path(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def _points(sizes: Sequence[SizePlan], x: Scale, y: Scale) -> Iterator[Markup]:
-    """Points and their labels: left of a point, for the curve rises to the right, else above it."""
+    """Points and their labels: left of a point, for the curve rises to the right; else above it, or none."""
     taken = LEFT
     for size in sizes:
         across, up, label = x(size.tp), y(size.exact.tokens), _tokens(size.exact)
@@ -104,7 +109,6 @@ def _points(sizes: Sequence[SizePlan], x: Scale, y: Scale) -> Iterator[Markup]:
         if across - 6 - wide > taken:
             yield words(across - 6, up - 9, label, "strong end halo")
             taken = across - 6
-        else:
-            start = max(across - wide / 2, taken + 4)
+        elif (start := max(across - wide / 2, taken + 4)) < across:
             yield words(start, up - 12, label, "strong halo")
             taken = start + wide
