@@ -134,4 +134,13 @@ def _row(
     cut = None if sharing.apart else sharing.cut(tp)
     stored = items[0].tensor
     tensor = TensorLayout(stored.name, stored.dtype, stored.shape, cut) if stored and cut else None
-    return MapRow(name, placed.rule.described(), placed.place, cut, sum(item.count for item in items), sharing, heads, tensor)
+    return MapRow(
+        name,
+        placed.rule.described(),
+        placed.place,
+        cut,
+        sum(item.count for item in items),
+        sharing,
+        heads,
+        tensor,
+    )
