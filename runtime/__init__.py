@@ -27,11 +27,13 @@ def load(
     dtype: str | None = None,
     device: str = "cpu",
     verify: bool = True,
+    code: str | Path | None = None,
 ) -> Model:
     """Loads this process's rank of a directory that `tpspec convert` wrote; all ranks with `threads`.
 
     `dtype` is a name of torch's such as "float32", None for the stored type; `verify` checks the files'
-    hashes. Raises TpspecError for a directory that is damaged, quantized or cut for another number of ranks.
+    hashes; `code` is a Python file that registers the model's classes where transformers has none.
+    Raises TpspecError for a directory that is damaged, quantized or cut for another number of ranks.
 
     >>> model = load("stories-tp2", threads=True)
     >>> model.generate("Once upon a time", max_new_tokens=11)[0].text
@@ -40,5 +42,6 @@ def load(
     from tpspec.runtime.loading import Loading
     from tpspec.runtime.model import load_model
 
-    spec_file = None if spec is None else Path(spec)
-    return load_model(Loading(Path(directory), spec_file, dtype, device, verify), threads=threads)
+    spec_file, code_file = (None if path is None else Path(path) for path in (spec, code))
+    loading = Loading(Path(directory), spec_file, dtype, device, verify, code_file)
+    return load_model(loading, threads=threads)

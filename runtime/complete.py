@@ -41,6 +41,7 @@ def complete(
     from tpspec.runtime.plan import agreed, make_plan
     from tpspec.runtime.rank_check import attach_rank_check
 
+    loading.register()
     # Rank 0 reads the prompts before the weights, for a prompt at fault need not wait for them.
     mine, texts = make_plan(loading.directory, request) if collectives.rank == 0 else (None, None)
     counted = Counted(collectives)

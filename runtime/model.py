@@ -21,7 +21,7 @@ from tpspec.runtime.out_of_memory import memory_told
 from tpspec.runtime.plan import agreed, make_plan
 from tpspec.runtime.rank_model import RankModel
 from tpspec.runtime.rank_process import drive
-from tpspec.runtime.request import Completion, Prompt, Request, Sampling
+from tpspec.runtime.request import Completion, Prompt, Request, Sampling, prompts_of
 from tpspec.runtime.threads import ThreadGroup, Threads
 
 
@@ -30,6 +30,7 @@ def load_model(loading: Loading, *, threads: bool) -> Model:
     presharded = loading.open()
     tp = presharded.tp
     loading.check_device()
+    loading.register()
     own = None if threads else torchrun_rank()
     group = None
     collectives: list[Collectives]
@@ -78,7 +79,7 @@ class Model:
         top_k: int | None = None,
         top_p: float = 1.0,
         seed: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         batch_size: int = 16,
         on_piece: Callable[[Any], None] = lambda _: None,
     ) -> list[Completion]:
@@ -90,11 +91,11 @@ class Model:
         Raises TpspecError for prompts that the model cannot take.
         """
         request = Request(
-            (prompts,) if isinstance(prompts, str) else tuple(prompts),
+            prompts_of(prompts),
             chat,
             max_new_tokens,
             Sampling(temperature, top_k, top_p, seed),
-            tuple(stop),
+            (stop,) if isinstance(stop, str) else tuple(stop),
             batch_size,
         )
         first = self.ranks[0].collectives.rank == 0

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import runpy
 import sys
+import threading
 from pathlib import Path
 
 from transformers.utils import logging
+
+_REGISTERING = threading.Lock()
+_registered: set[Path] = set()
+
+
+def register_once(path: Path) -> None:
+    """Does so where this process has not done it yet, for transformers refuses a second time."""
+    with _REGISTERING:
+        if path not in _registered:
+            register_code(path)
+            _registered.add(path)
 
 
 def register_code(path: Path | None) -> None:

@@ -102,7 +102,7 @@ def matching_resolution(presharded: Presharded, spec_file: Path | None) -> Resol
         raise TpspecError(
             f"{presharded.directory} was converted with another spec than {spec.where}",
             first_findings(findings),
-            remedy="pass the spec that it was converted with (--spec FILE), or convert again",
+            remedy="pass the spec that it was converted with (spec), or convert again",
         )
     return resolution
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
-from tpspec.errors import TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
 
 Finish = Literal["eos", "stop", "length"]
 Prompt = str | tuple[int, ...]
 """Text, or the ids of tokens."""
+
+
+COLDEST = 1e-5
+"""Logits divided by less may overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
             raise TpspecError(f"temperature {self.temperature} is not a number from 0 up")
+        if 0 < self.temperature < COLDEST:
+            raise TpspecError(f"temperature {self.temperature} is too small; 0 takes the likeliest token")
         if self.top_k is not None and self.top_k < 1:
             raise TpspecError(f"top-k {self.top_k} keeps no token; 1 keeps the likeliest")
         if not 0 < self.top_p <= 1:
@@ -56,6 +64,26 @@ class Request:
             raise TpspecError("at least one new token is generated, for at least one prompt at a time")
         if "" in self.stop:
             raise TpspecError("an empty stop string would stop every text before it begins")
+
+
+def prompts_of(given: str | Sequence[object]) -> tuple[Prompt, ...]:
+    """One text, or several texts and sequences of token ids, as prompts. Raises TpspecError for others."""
+    if isinstance(given, str):
+        return (given,)
+    prompts: list[Prompt] = []
+    findings = []
+    for number, prompt in enumerate(given, 1):
+        if isinstance(prompt, str):
+            prompts.append(prompt)
+        elif isinstance(prompt, Sequence) and all(isinstance(token, Integral) for token in prompt):
+            prompts.append(tuple(map(int, prompt)))
+        else:
+            problem = f"{prompt!r:.40} is neither a text nor a tuple of token ids"
+            findings.append(Finding(f"prompt {number}", problem))
+    if findings:
+        remedy = 'prompts are a text, or a list of texts and tuples of ints: ["Once", (1, 403)]'
+        raise TpspecError("these are no prompts", first_findings(findings), remedy)
+    return tuple(prompts)
 
 
 @dataclass(frozen=True, slots=True)

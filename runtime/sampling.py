@@ -135,5 +135,5 @@ def check_numbers(values: Tensor) -> None:
     if not values.isfinite().all():
         raise TpspecError(
             "the model's logits are not finite numbers",
-            remedy="float16 overflows where bfloat16 and float32 do not: --dtype float32",
+            remedy="float16 overflows where bfloat16 and float32 do not: take one of them (dtype)",
         )

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from tpspec.errors import TpspecError
 
+TOKENIZER_FILES = ("tokenizer*", "*.model", "vocab*", "*.tiktoken", "tekken.json")
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer puts for bytes that are no character, perhaps because the rest is still to come."""
 
@@ -23,8 +24,8 @@ class Tokenizer:
             self.inner: Any = AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
         except Exception as error:  # noqa: BLE001 - it raises many kinds, KeyError among them
             raise TpspecError(
-                f"{directory}: its tokenizer cannot be loaded: {error}",
-                remedy="copy the tokenizer files of the original checkpoint into it, or give token ids",
+                f"{directory}: {_problem(directory, error)}",
+                remedy="copy the tokenizer's files of the original checkpoint into it; token ids need none",
             ) from None
 
     def encode(self, prompt: str, *, chat: bool) -> tuple[int, ...]:
@@ -35,14 +36,15 @@ class Tokenizer:
         """
         if chat and not self.inner.chat_template:
             raise TpspecError(
-                f"{self.directory}: its tokenizer has no chat template", remedy="leave out --chat"
+                f"{self.directory}: its tokenizer has no chat template",
+                remedy="give it the whole text, without chat",
             )
         if chat:
             message = [{"role": "user", "content": prompt}]
             text = self.inner.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-            ids = self.inner(text, add_special_tokens=False)["input_ids"]
+            ids = self.inner(text, add_special_tokens=False, verbose=False)["input_ids"]
         else:
-            ids = self.inner(prompt)["input_ids"]
+            ids = self.inner(prompt, verbose=False)["input_ids"]  # how long it may be is the plan's to say
         if not ids and self.inner.bos_token_id is not None:
             ids = [self.inner.bos_token_id]
         if not ids:
@@ -55,6 +57,14 @@ class Tokenizer:
         """The text of token ids, special ones left out."""
         text: str = self.inner.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
+
+
+def _problem(directory: Path, error: Exception) -> str:
+    """Why a directory's tokenizer cannot be loaded: there is none, or what transformers says first."""
+    if not any(path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)):
+        return "there is no tokenizer in it, neither tokenizer.json nor another kind"
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" :")
+    return f"its tokenizer cannot be loaded: {reason}"
 
 
 class Continuation:

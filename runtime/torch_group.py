@@ -104,7 +104,7 @@ def _take_gpu(rank: int) -> None:
     if local >= gpus:
         raise TpspecError(
             f"rank {rank} is number {local} on its machine, where torch finds {gpus} GPUs",
-            remedy="NCCL wants a GPU for each rank; --device cpu goes without",
+            remedy="NCCL wants a GPU for each rank; the device cpu goes without",
         )
     torch.cuda.set_device(local)
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ from stories import ONCE, PROMPTS, STORIES, continued, loaded, sharded
 from transformers import AutoTokenizer
 
 import tpspec.runtime
+from tpspec.checkpoint import open_checkpoint
+from tpspec.converters.convert import convert
+from tpspec.converters.sources import open_source
 from tpspec.errors import TpspecError
+from tpspec.resolve import resolve_layout
 from tpspec.runtime import load
 from tpspec.runtime.rank_check import attach_rank_check
 from tpspec.runtime.request import Completion, Piece
@@ -122,8 +127,77 @@ def test_prompts_may_be_token_ids_and_then_need_no_tokenizer(tmp_path: Path):
     model = load(bare, threads=True)
     (completion,) = model.generate([ids], max_new_tokens=20)
     assert (completion.tokens, completion.text) == (continued(ONCE, 20), "")
-    with pytest.raises(TpspecError, match="its tokenizer cannot be loaded"):
+    with pytest.raises(TpspecError) as raised:
         model.generate(ONCE)
+    assert str(raised.value).splitlines() == [
+        f"{bare}: there is no tokenizer in it, neither tokenizer.json nor another kind",
+        "  → copy the tokenizer's files of the original checkpoint into it; token ids need none",
+    ]
+    (bare / "tokenizer.json").write_text("{")
+    with pytest.raises(TpspecError, match=r"its tokenizer cannot be loaded: .+") as raised:
+        model.generate(ONCE)
+    assert len(str(raised.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        (
+            (1, 99999),
+            ["prompt 1: 1 is neither a text nor a tuple of token ids", "prompt 2: 99999 is neither"],
+        ),
+        ([(1, 2.5)], ["prompt 1: (1, 2.5) is neither a text nor a tuple of token ids"]),
+        ([None, ONCE], ["prompt 1: None is neither a text nor a tuple of token ids"]),
+        ([(1, 99999)], ["prompt 1 (2 tokens): has the token 99999, the model's vocabulary ends at 511"]),
+        ([(-1,)], ["prompt 1 (1 tokens): has the token -1, the model's vocabulary ends at 511"]),
+        ([], ["there is no prompt"]),
+    ],
+)
+def test_what_is_no_prompt_is_said(prompts: Any, words: list[str]):
+    with pytest.raises(TpspecError) as raised:
+        loaded(2).generate(prompts)
+    assert all(word in str(raised.value) for word in words)
+
+
+def test_one_stop_string_may_stand_alone():
+    (completion,) = loaded(2).generate(ONCE, max_new_tokens=30, stop="Lily")
+    assert (completion.finish, completion.text) == ("stop", ", there was a little girl named ")
+
+
+def test_a_prompt_that_is_too_long_is_told_once_and_by_us(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(TpspecError, match="the model 512 positions"):
+        loaded(2).generate("word " * 600)
+    assert capfd.readouterr().err == ""
+
+
+OWN_CODE = """
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+class Config(LlamaConfig):
+    model_type = "of_my_own"
+
+class Model(LlamaForCausalLM):
+    config_class = Config
+
+AutoConfig.register("of_my_own", Config)
+AutoModelForCausalLM.register(Config, Model)
+"""
+
+
+def test_code_of_the_user_s_own_is_registered_once_for_all_ranks(tmp_path: Path):
+    source = shutil.copytree(STORIES, tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "model_type": "of_my_own"}))
+    code, spec = tmp_path / "own.py", tmp_path / "own.yaml"
+    code.write_text(OWN_CODE)
+    spec.write_text("spec: 1\narchitecture: own\nmodel_types: [of_my_own]\nextends: llama\n")
+    convert(open_source(str(source)), tmp_path / "out", resolve_layout(open_checkpoint(source), 2, spec))
+    with pytest.raises(TpspecError, match="transformers has no code for 'of_my_own' models"):
+        load(tmp_path / "out", threads=True, spec=spec)
+    for _ in range(2):
+        model = load(tmp_path / "out", threads=True, spec=spec, code=code)
+    assert type(model.ranks[1].model).__name__ == "Model"
+    assert model.generate(ONCE, max_new_tokens=20)[0].tokens == continued(ONCE, 20)
 
 
 def test_an_empty_prompt_starts_a_text():

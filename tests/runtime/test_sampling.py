@@ -216,6 +216,7 @@ def test_candidates_order_by_value_and_then_by_the_lowest_token(values: list[flo
     [
         ({"temperature": -1.0}, "temperature -1.0"),
         ({"temperature": float("nan")}, "temperature nan"),
+        ({"temperature": 1e-300}, "temperature 1e-300 is too small; 0 takes the likeliest token"),
         ({"top_k": 0}, "top-k 0"),
         ({"top_p": 0.0}, "top-p 0.0"),
         ({"top_p": 1.5}, "top-p 1.5"),

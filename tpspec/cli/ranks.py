@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import click
 
-from tpspec.cli.arguments import spec_option
+from tpspec.cli.arguments import code_option, spec_option
 from tpspec.errors import TpspecError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ OPTIONS = (
         help="How ranks meet; auto is torchrun's group under torchrun, else shared memory.",
     ),
     spec_option,
+    code_option,
     click.option("--no-verify", is_flag=True, help="Load without checking the files' hashes."),
 )
 
@@ -60,12 +61,13 @@ def loading_options(function: F) -> F:
         device: str,
         collectives: Choice,
         spec_file: Path | None,
+        code: Path | None,
         no_verify: bool,
         **options: Any,
     ) -> Any:
         from tpspec.runtime.loading import Loading
 
-        loading = Loading(directory, spec_file, dtype, device, verify=not no_verify)
+        loading = Loading(directory, spec_file, dtype, device, verify=not no_verify, code=code)
         return function(loading=loading, choice=collectives, **options)
 
     for option in reversed(OPTIONS):

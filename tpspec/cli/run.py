@@ -34,7 +34,10 @@ Examples:
 @loading_options
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Go on from this; may be repeated.")
 @click.option(
-    "--prompt-file", type=click.File(encoding="utf-8"), metavar="FILE", help="A prompt per line; - is stdin."
+    "--prompt-file",
+    type=click.File(encoding="utf-8-sig"),
+    metavar="FILE",
+    help="A prompt per line; - is stdin.",
 )
 @click.option("--chat", is_flag=True, help="Each prompt is a message, put into the model's chat template.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N")
@@ -83,9 +86,9 @@ def command(
     from tpspec.runtime.request import Request, Sampling
 
     started = monotonic()
-    lines = _lines(prompt_file)
-    if not (prompts or lines):
+    if not (prompts or prompt_file):
         raise click.UsageError("give --prompt or --prompt-file")
+    lines = _lines(prompt_file)
     if temperature is None:
         temperature = float(top_k is not None or top_p < 1 or seed is not None)
     sampling = Sampling(temperature, top_k, top_p, randbits(32) if seed is None else seed)
@@ -105,11 +108,14 @@ def command(
 
 
 def _lines(prompt_file: TextIO | None) -> list[str]:
+    name = getattr(prompt_file, "name", "the prompt file")
     try:
-        return [line.rstrip("\n") for line in prompt_file or () if line.strip()]
+        lines = [line.rstrip("\n") for line in prompt_file or () if line.strip()]
     except UnicodeDecodeError as error:
-        name = getattr(prompt_file, "name", "the prompt file")
         raise TpspecError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    if prompt_file and not lines:
+        raise TpspecError(f"{name} has no prompt: each of its lines is empty")
+    return lines
 
 
 def _heads(prompts: Sequence[str], *, chat: bool, quiet: bool) -> list[str]:
@@ -166,5 +172,7 @@ def _print_speed(request: Request, ran: Ran, first: float) -> None:
     tokens = sum(len(completion.tokens) for completion in outcome.completions)
     seed = f", seed {request.sampling.seed}" if request.sampling.temperature else ""
     ranks = "1 rank" if ran.size == 1 else f"{ran.size} ranks ({ran.kind})"
-    speed = f"{tokens} tokens, the first after {first:.1f} s, then {outcome.rate:.1f} tok/s, {ranks}{seed}"
+    first_token = f"{tokens} token{'s' * (tokens > 1)}, the first after {first:.1f} s"
+    rate = f", then {outcome.rate:.1f} tok/s" if outcome.rate else ""
+    speed = f"{first_token}{rate}, {ranks}{seed}"
     click.echo(click.style(speed, dim=True), err=True)
