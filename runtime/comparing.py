@@ -13,17 +13,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tpspec.errors import TpspecError
-from tpspec.runtime.decoding import keeps, kept_after, kept_at_first
+from tpspec.runtime.decoding import elements_of, keeps, kept_after, kept_at_first
 
 DECODE_STEPS = 8
 
 
 @dataclass
 class Recorded:
-    """The logits of a prefill and of each decoding step, and each module's output in the prefill."""
+    """The logits of a prefill and of each decoding step, and each module's output in the prefill.
+
+    `kept` is how many elements the model's cache has at the end.
+    """
 
     logits: list[Tensor] = field(default_factory=list)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    kept: int = 0
 
 
 def sample_ids(vocab_size: int, batch: int = 2, length: int = 11) -> Tensor:
@@ -86,6 +90,8 @@ def _record(
         else:
             logits = model(input_ids=ids[:, : here + 1], use_cache=False).logits[:, -1:]
         recorded.logits.append(logits)
+    if keeps(decode):
+        recorded.kept = elements_of(kept_after(output, decode, kept))
     return recorded
 
 

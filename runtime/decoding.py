@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 NAMES: Mapping[str, str] = {
@@ -29,3 +30,22 @@ def kept_after(output: Any, decode: str | None, handed: dict[str, Any]) -> dict[
     """What the next pass is handed."""
     name = NAMES[decode or "cache"]
     return handed if decode == "own_cache" else {name: output[name]}
+
+
+def elements_of(kept: Any) -> int:
+    """Elements of all tensors of numbers that a cache holds, layer by layer, each once."""
+    tensors: dict[int, Tensor] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            tensors[id(value)] = value
+        elif isinstance(value, Mapping):
+            visit(list(value.values()))
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                visit(item)
+        elif hasattr(value, "__dict__"):
+            visit(vars(value))
+
+    visit(kept)
+    return sum(tensor.numel() for tensor in tensors.values())

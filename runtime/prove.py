@@ -29,6 +29,7 @@ from tpspec.converters.sources import open_source
 from tpspec.drafting.evidence import template_of
 from tpspec.dtypes import nbytes
 from tpspec.errors import TpspecError
+from tpspec.file_names import rank_file
 from tpspec.language.spec import Spec
 from tpspec.layout import Layout
 from tpspec.padding import Order
@@ -49,6 +50,7 @@ from tpspec.runtime.comparing import (
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
 from tpspec.runtime.tiny import check_known, tiny_config, tiny_model
+from tpspec.safetensors_header import read_header
 from tpspec.scope import ConfigScope
 
 BOUND = 1e-5
@@ -64,7 +66,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Proof:
-    """What one tp gave. `error` is relative; the collectives are those of one forward pass, by kind."""
+    """What one tp gave. `error` is relative; the collectives are those of one forward pass, by kind.
+
+    `rank_bytes` is what the rank files hold of tensors, `given` the bytes that rank 0 gave to collectives in
+    all passes, by kind, and `kept` the elements that its cache has in the end.
+    """
 
     tp: int
     error: float = float("inf")
@@ -72,6 +78,9 @@ class Proof:
     predicted: Counter[str] = field(default_factory=Counter)
     merged: bool = False
     failure: str = ""
+    rank_bytes: tuple[int, ...] = ()
+    given: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
 
     @property
     def holds(self) -> bool:
@@ -174,11 +183,15 @@ def prove(subject: Subject, tp: int) -> Proof:
         convert(open_source(str(subject.checkpoint)), out, layout)
         merge(PreshardedReader(Presharded.open(out)), back)
         merged = _digests(back) == _digests(subject.checkpoint)
+        written = tuple(_tensor_bytes(out / rank_file(rank, tp)) for rank in range(tp))
         try:
             ranks = run_in_threads(tp, lambda collectives: _run(subject, out, collectives))
         except (TpspecError, ModelError) as error:
             return Proof(tp, merged=merged, failure=str(error))
-    return replace(_judge(subject, tp, ranks), merged=merged) if merged else _not_merged(tp)
+    proof = _judge(subject, tp, ranks) if merged else _not_merged(tp)
+    return replace(
+        proof, merged=merged, rank_bytes=written, given=ranks[0].given, kept=ranks[0].recorded.kept
+    )
 
 
 @dataclass(frozen=True)
@@ -187,6 +200,7 @@ class _Rank:
 
     recorded: Recorded
     counted: Counter[str]
+    given: Counter[str]
     predicted: Counter[str]
     held_back: frozenset[str]
 
@@ -195,9 +209,11 @@ def _run(subject: Subject, out: Path, collectives: Collectives) -> _Rank:
     counted = Counted(collectives)
     rank = load_rank(out, counted, spec_file=subject.spec_file, dtype=torch.float32)
     recorded = record(rank.model, subject.ids, subject.spec.decode, subject.inputs)
-    calls = Counter({kind: counted.total(kind).calls for kind in ("all_reduce", "all_gather")})
+    totals = {kind: counted.total(kind) for kind in ("all_reduce", "all_gather")}
+    calls = Counter({kind: total.calls for kind, total in totals.items()})
+    given = Counter({kind: total.payload for kind, total in totals.items()})
     held_back = frozenset(site.module for site in rank.sites if site.kind == "hold")
-    return _Rank(recorded, calls, rank.predicted(text_alone=not subject.inputs), held_back)
+    return _Rank(recorded, calls, given, rank.predicted(text_alone=not subject.inputs), held_back)
 
 
 def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
@@ -259,6 +275,11 @@ def run_in_threads(size: int, work: Callable[[Collectives], T]) -> list[T]:
     if failures:
         raise failures[0]
     return [result for result in results if result is not None]
+
+
+def _tensor_bytes(path: Path) -> int:
+    """Bytes of the tensors of a safetensors file."""
+    return sum(tensor.stop - tensor.start for tensor in read_header(path).tensors)
 
 
 def _digests(folder: Path) -> dict[str, str]:

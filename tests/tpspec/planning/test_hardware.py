@@ -1,0 +1,65 @@
+"""Devices as data: every figure has a source, and a file with a fault is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpspec.errors import TpspecError
+from tpspec.planning.hardware import FOLDER, find_hardware, hardware_names
+
+GIVEN = (FOLDER / "h100-sxm.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", hardware_names())
+def test_a_device_has_figures_of_the_right_size_each_with_a_dated_source(name):
+    device = find_hardware(name)
+    assert device.name == name
+    assert 16 << 30 <= device.hbm <= 512 << 30
+    assert 2e11 <= device.bandwidth <= 2e13
+    assert 1e14 <= device.flops["bf16"] <= 1e16
+    assert device.flops.get("fp8", 2 * device.flops["bf16"]) == pytest.approx(2 * device.flops["bf16"], rel=0.02)
+    assert device.node_link <= device.link < device.bandwidth
+    assert 1e-6 <= device.latency <= device.node_latency <= 1e-4
+    fields = ("hbm", "bandwidth", "flops.bf16", "link", "devices_per_node", "node_link", "latency")
+    assert all(device.sources[field].endswith(")") for field in fields)
+
+
+def test_the_figures_of_a_known_device():
+    device = find_hardware("h100-sxm")
+    assert (device.hbm, device.bandwidth, device.flops["bf16"]) == (80 << 30, 3.35e12, 989.4e12)
+    assert (device.link, device.node_link, device.devices_per_node) == (450e9, 50e9, 8)
+    assert device.sources["bandwidth"].startswith("NVIDIA H100 Tensor Core GPU, data sheet")
+    assert device.sources["latency"].startswith("an assumption")
+
+
+def test_an_unknown_name_lists_those_that_are_near():
+    with pytest.raises(TpspecError, match="no hardware is called 'h100'; near it: h100-sxm"):
+        find_hardware("h100")
+
+
+def test_a_file_is_read_as_the_built_in_ones_are(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(GIVEN.replace("name: h100-sxm", "name: mine").replace("80 GiB", "64 GiB"))
+    assert find_hardware(str(path)).hbm == 64 << 30
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("80 GiB", "80", "hbm.is: '80': the unit is missing"),
+        ("is: 450 GB/s", "is: 450 Gb/s", "link.is: '450 Gb/s': 'Gb/s' are bits"),
+        ("from: dgx}", "from: brochure}", "there is no source 'brochure'"),
+        ("bf16: {", "fp16: {", "flops: there is no bf16"),
+        ("date: 2022-03", "date: soon", "sources.whitepaper.date"),
+        ("latency: ", "lateness: ", "lateness"),
+    ],
+)
+def test_a_file_with_a_fault_is_refused_by_the_key(tmp_path: Path, old, new, problem):
+    path = tmp_path / "mine.yaml"
+    assert old in GIVEN
+    path.write_text(GIVEN.replace(old, new))
+    with pytest.raises(TpspecError) as raised:
+        find_hardware(str(path))
+    assert problem in str(raised.value)
