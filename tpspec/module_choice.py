@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
+from typing import Any, NamedTuple
 
 from tpspec.errors import TpspecError
 
 Settings = Mapping[str, Any]
 Names = tuple[str, ...]
 """What one module may be called: with each prefix that checkpoints put before its name."""
+Chooser = Callable[[Names], "Settings | None"]
+"""A module's own settings; None where it is stored plainly."""
 
 CLASSES = {"Linear", "torch.nn.Linear", "FusedMoE", "RoutedExperts"}
 """Classes that stand for every matrix here; a spec does not know any other."""
 MAX_PATTERN = 1000
-_REPEATED_GROUP = re.compile(r"\)[*+{]")
 MAX_REPEATS = 6
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_LITERAL = re.compile(r"[\w.]+")
 
 
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression of a config, which nobody vouches for: one that could run for hours is refused."""
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A regular expression of a config, which nobody vouches for.
+
+    Raises TpspecError for one that is none, or that could be tried for hours.
+    """
     repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
     if len(pattern) > MAX_PATTERN or repeats > MAX_REPEATS or _REPEATED_GROUP.search(pattern):
         raise TpspecError(f"config.json: the regular expression '{pattern[:60]}' is too involved to be tried")
@@ -38,7 +42,7 @@ def texts(value: Any, what: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return (value,)
+        return (value,) if value else ()
     if not isinstance(value, (list, tuple)):
         raise TpspecError(f"config.json: {what} is not a list of module names")
     return tuple(text for item in value for text in texts(item, what))
@@ -46,47 +50,25 @@ def texts(value: Any, what: str) -> tuple[str, ...]:
 
 def as_modules(entries: Sequence[str]) -> Callable[[str], bool]:
     """How transformers reads `modules_to_not_convert`: start of a name, regular expression, or end."""
-    patterns = [
-        _compiled(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))") for entry in entries if not entry.isidentifier()
-    ]
+    involved = [entry for entry in entries if not _LITERAL.fullmatch(entry)]
+    patterns = [compiled(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))") for entry in involved]
     starts, ends = frozenset(entries), tuple(entries)
 
     def match(name: str) -> bool:
-        parents = name.split(".")
-        return (
-            name.endswith(ends)
-            or any(".".join(parents[:n]) in starts for n in range(1, len(parents) + 1))
-            or any(pattern.match(name) for pattern in patterns)
-        )
+        above = not starts.isdisjoint(_above(name))
+        return above or name.endswith(ends) or any(pattern.match(name) for pattern in patterns)
 
     return match
 
 
-def as_targets(entries: Sequence[str]) -> Callable[[str], bool]:
-    """How compressed-tensors reads `ignore` and `targets`: names, `re:` expressions and classes."""
-    return lambda name: target_rank(entries, name) is not None
-
-
-def target_rank(entries: Iterable[str], name: str) -> int | None:
-    """How closely targets name a module: 0 by its name, 1 by an expression, 2 by its class."""
-    ranks = []
-    for entry in entries:
-        if entry == name:
-            ranks.append(0)
-        elif entry.startswith("re:") and _compiled(entry[3:]).match(name):
-            ranks.append(1)
-        elif entry in CLASSES:
-            ranks.append(2)
-    return min(ranks, default=None)
-
-
 def as_globs(entries: Sequence[str]) -> Callable[[str], bool]:
     """How ModelOpt reads `exclude_modules`: names with `*`, of a module or of one above it."""
+    literal = frozenset(entry for entry in entries if _LITERAL.fullmatch(entry))
+    wild = re.compile("|".join(translate(entry) for entry in entries if entry not in literal) or r"(?!)")
 
     def match(name: str) -> bool:
-        parents = name.split(".")
-        above = [".".join(parents[:n]) for n in range(1, len(parents) + 1)]
-        return any(fnmatchcase(each, entry) for entry in entries for each in above)
+        above = _above(name)
+        return not literal.isdisjoint(above) or any(wild.match(each) for each in above)
 
     return match
 
@@ -96,34 +78,73 @@ def as_pieces(entries: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: any(entry in name for entry in entries)
 
 
-def of_groups(groups: Any, settings: Settings, names: Names) -> Settings | None:
-    """compressed-tensors: the group that names the module most closely; None where none does."""
-    best: tuple[int, Settings] | None = None
-    for group in _mapping(groups, "config_groups").values():
-        entries = texts(_mapping(group, "config_groups").get("targets"), "targets")
-        for name in names:
-            rank = target_rank(entries, name)
-            if rank is not None and (best is None or rank < best[0]):
-                best = rank, group
-    return best and over(settings, best[1])
+class Targets(NamedTuple):
+    """How compressed-tensors reads `ignore` and `targets`: names, `re:` expressions and classes."""
+
+    names: frozenset[str]
+    patterns: tuple[re.Pattern[str], ...]
+    all: bool
+
+    @classmethod
+    def of(cls, entries: Sequence[str]) -> Targets:
+        patterns = tuple(compiled(entry[3:]) for entry in entries if entry.startswith("re:"))
+        return cls(frozenset(entries), patterns, not CLASSES.isdisjoint(entries))
+
+    def rank(self, names: Names) -> int | None:
+        """How closely a module is named: 0 by its name, 1 by an expression, 2 by its class."""
+        if not self.names.isdisjoint(names):
+            return 0
+        if any(pattern.match(name) for pattern in self.patterns for name in names):
+            return 1
+        return 2 if self.all else None
 
 
-def of_dynamic(rules: Any, settings: Settings, names: Names) -> Settings | None:
-    """GPTQModel's `dynamic`: the first expression that a name begins with; None where it says `-:`."""
-    for pattern, values in _mapping(rules, "dynamic").items():
-        expression = _compiled(pattern.removeprefix("-:").removeprefix("+:"))
-        if any(expression.match(name) for name in names):
-            return None if pattern.startswith("-:") else over(settings, _mapping(values, "dynamic"))
-    return settings
+def as_targets(entries: Sequence[str]) -> Callable[[str], bool]:
+    """See Targets."""
+    targets = Targets.of(entries)
+    return lambda name: targets.rank((name,)) is not None
 
 
-def of_layers(layers: Any, settings: Settings, names: Names, *, others: bool) -> Settings | None:
-    """Settings by a module's own name; what is not named is as `others`, or plain."""
-    named = _mapping(layers, "the settings of modules")
-    found = next((named[name] for name in names if name in named), None)
-    if found is None:
-        return settings if others else None
-    return over(settings, _mapping(found, "the settings of a module"))
+def by_groups(groups: Any, settings: Settings) -> Chooser:
+    """As compressed-tensors does: of several groups, that which names a module most closely."""
+    known = [
+        (Targets.of(texts(group.get("targets", "Linear"), "targets")), over(settings, group))
+        for group in map(_mapping, _mapping(groups).values())
+    ]
+
+    def choose(names: Names) -> Settings | None:
+        ranked = [(rank, own) for targets, own in known if (rank := targets.rank(names)) is not None]
+        return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+    return choose
+
+
+def by_expressions(rules: Any, settings: Settings) -> Chooser:
+    """As GPTQModel's `dynamic`: the first expression that a name begins with; `-:` keeps modules plain."""
+    known = [
+        (
+            compiled(pattern.removeprefix("-:").removeprefix("+:")),
+            None if pattern.startswith("-:") else over(settings, _mapping(values)),
+        )
+        for pattern, values in _mapping(rules).items()
+    ]
+
+    def choose(names: Names) -> Settings | None:
+        fitting = (own for pattern, own in known if any(pattern.match(name) for name in names))
+        return next(fitting, settings)
+
+    return choose
+
+
+def by_modules(modules: Any, settings: Settings, *, others: bool) -> Chooser:
+    """By the name of a module, or of one above it; those that are not named are as `others`, or plain."""
+    known = {name: over(settings, _mapping(own)) for name, own in _mapping(modules).items()}
+
+    def choose(names: Names) -> Settings | None:
+        named = (known[each] for name in names for each in reversed(_above(name)) if each in known)
+        return next(named, settings if others else None)
+
+    return choose
 
 
 def over(settings: Settings, own: Settings) -> Settings:
@@ -131,7 +152,13 @@ def over(settings: Settings, own: Settings) -> Settings:
     return {**settings, **{key: value for key, value in own.items() if value is not None}}
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+def _above(name: str) -> list[str]:
+    """A module and all modules that hold it, the outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TpspecError(f"config.json: {what} is not an object")
+        raise TpspecError("config.json: quantization_config has no object where one belongs")
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,15 +12,16 @@ from tpspec.errors import TpspecError
 from tpspec.language.expressions import Expression, ExpressionError
 from tpspec.language.formats import Dimensions, FormatDocument, Storage, StoredParameter, format_documents
 from tpspec.module_choice import (
+    Chooser,
     Names,
     Settings,
     as_globs,
     as_modules,
     as_pieces,
     as_targets,
-    of_dynamic,
-    of_groups,
-    of_layers,
+    by_expressions,
+    by_groups,
+    by_modules,
     over,
     texts,
 )
@@ -72,7 +72,8 @@ class Quantization:
     def __init__(self, document: FormatDocument | None, settings: Settings) -> None:
         self.document = document
         self.settings = settings
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[int, tuple[Settings, Stored]] = {}
+        """By the settings' identity, which they keep as long as they are kept."""
         self._named: dict[Names, Stored] = {}
         if document:
             _of_settings(self._refuse)
@@ -121,10 +122,10 @@ class Quantization:
     def usual(self) -> Stored:
         """How modules are stored that the settings do not name."""
         assert self.document is not None
-        groups = self._override and self.document.overrides.groups
-        if groups:
-            first: Settings = next(iter(groups.evaluate(_Scope(self.settings, {})).values()), {})
-            return self._from(over(self.settings, first))
+        said = self.document.overrides
+        for expression in (said.groups, said.layers) if self._override else ():
+            if expression and (own := expression.evaluate(_Scope(self.settings, {}))):
+                return self._from(over(self.settings, next(iter(own.values()))))
         return self._from(self.settings)
 
     def _of(self, names: Names, *, head: bool) -> Stored:
@@ -163,7 +164,7 @@ class Quantization:
         return texts(expression.evaluate(_Scope(self.settings, {})), str(expression)) if expression else ()
 
     @cached_property
-    def _override(self) -> Callable[[Names], Settings | None] | None:
+    def _override(self) -> Chooser | None:
         assert self.document is not None
         said = self.document.overrides
         expressions = {
@@ -177,16 +178,15 @@ class Quantization:
             if not value:
                 continue
             if key == "groups":
-                return lambda names: of_groups(value, self.settings, names)
+                return by_groups(value, self.settings)
             if key == "dynamic":
-                return lambda names: of_dynamic(value, self.settings, names)
-            return lambda names: of_layers(value, self.settings, names, others=key == "exact")
+                return by_expressions(value, self.settings)
+            return by_modules(value, self.settings, others=key == "exact")
         return None
 
     def _from(self, settings: Settings) -> Stored:
         assert self.document is not None
-        key = json.dumps(settings, sort_keys=True, default=str)
-        if key not in self._stored:
+        if id(settings) not in self._stored:
             scope = _Scope(settings, self.document.let)
             fitting = (each for each in self.document.layouts if not each.when or each.when.evaluate(scope))
             layout = next(fitting, None)
@@ -196,8 +196,9 @@ class Quantization:
                     f"config.json: specs/quant/{self.document.format}.yaml does not describe this ({said})",
                     remedy=DEQUANTIZE,
                 )
-            self._stored[key] = _stored(layout, scope) if layout.values else PLAIN
-        return self._stored[key]
+            stored = _stored(layout, scope) if layout.values else PLAIN
+            self._stored[id(settings)] = settings, stored
+        return self._stored[id(settings)][1]
 
     def _refuse(self) -> None:
         assert self.document is not None
