@@ -203,7 +203,7 @@ def test_the_head_is_quantized_where_the_settings_say_so(settings: dict[str, Any
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
         ({"quant_method": "hqq"}, "no format describes checkpoints quantized by 'hqq'"),
         ({**GPTQ, "group_size": "many"}, "'many' is not a positive count"),
-        ({**GPTQ, "bits": 0}, "'32 // bits' divides by zero"),
+        ({**GPTQ, "bits": 0}, "bits = 0 is not a positive count"),
         ({**GPTQ, "dynamic": {"(a+)+$": {}}}, "is too involved to be tried"),
         ({**GPTQ, "dynamic": {"(": {}}}, "is no regular expression"),
         ({**GPTQ, "dynamic": ["a"]}, "no object where one belongs"),
