@@ -272,13 +272,15 @@ def test_ranks_of_a_quantized_directory_compute_their_weights_and_say_so(tpspec:
 
 
 @contextmanager
-def decoding(tmp_path: Path, batch_size: int = 1) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def decoding(
+    tmp_path: Path, *options: str, batch_size: int = 1, under: tuple[str, ...] = (sys.executable,)
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A command that would decode for long, once its first text is there, and its server and ranks."""
     (tmp_path / "prompts.txt").write_text(f"{ONCE}\n" * 500)
-    command = [sys.executable, "-m", "tpspec", "run", str(sharded(2)), "--prompt-file", "prompts.txt"]
-    options = ["--batch-size", str(batch_size), "--max-new-tokens", "400"]
+    command = [*under, "-m", "tpspec", "run", str(sharded(2)), "--prompt-file", "prompts.txt"]
+    long = ["--batch-size", str(batch_size), "--max-new-tokens", "400"]
     with subprocess.Popen(
-        command + options,
+        [*command, *long, *options],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -288,8 +290,8 @@ def decoding(tmp_path: Path, batch_size: int = 1) -> Iterator[tuple[subprocess.P
         try:
             assert process.stdout is not None
             assert process.stdout.read(len(ONCE) + 5)
-            (server,) = children(process.pid)
-            yield process, [server, *children(server)]
+            first = children(process.pid)
+            yield process, [*first, *(rank for server in first for rank in children(server))]
         finally:
             process.kill()
 
@@ -324,10 +326,27 @@ def test_a_rank_that_runs_out_of_memory_while_decoding_ends_the_command(tmp_path
     assert not [pid for pid in others if Path(f"/proc/{pid}").exists()]
 
 
-def test_ctrl_c_leaves_no_process(tmp_path: Path):
-    with decoding(tmp_path) as (process, others):
+@pytest.mark.parametrize(("kind", "number"), [("shared", 3), ("threads", 0)])
+def test_ctrl_c_leaves_no_process(tmp_path: Path, kind: str, number: int):
+    with decoding(tmp_path, "--collectives", kind) as (process, others):
+        assert len(others) == number
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the command and the ranks alike
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.strip() == "interrupted"
     assert not [pid for pid in others if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, "rank 1 was in all_")]
+)
+def test_torchrun_s_ranks_end_with_ctrl_c_and_when_one_of_them_is_killed(
+    tmp_path: Path, number: signal.Signals, said: str
+):
+    with decoding(tmp_path, under=(*TORCHRUN, "--nproc-per-node=2")) as (process, ranks):
+        assert len(ranks) == 2
+        os.kill(process.pid if number == signal.SIGINT else ranks[0], number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1  # torchrun's own
+    assert said in err
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
