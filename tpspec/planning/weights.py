@@ -99,7 +99,7 @@ class Pieces:
     def weights(self) -> Weights:
         """What ranks hold."""
         ranks = [sum(t.local_bytes(rank) * n for _, t, n in self.pieces) for rank in range(self.tp)]
-        fullest = ranks.index(max(ranks))
+        fullest = max(range(self.tp), key=lambda rank: (ranks[rank], rank))  # zeros are with the last
         parts: Counter[str] = Counter()
         for _, tensor, count in self.pieces:
             for name, size in _parts(tensor, fullest):

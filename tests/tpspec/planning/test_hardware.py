@@ -19,7 +19,9 @@ def test_a_device_has_figures_of_the_right_size_each_with_a_dated_source(name):
     assert 16 << 30 <= device.hbm <= 512 << 30
     assert 2e11 <= device.bandwidth <= 2e13
     assert 1e14 <= device.flops["bf16"] <= 1e16
-    assert device.flops.get("fp8", 2 * device.flops["bf16"]) == pytest.approx(2 * device.flops["bf16"], rel=0.02)
+    assert device.flops.get("fp8", 2 * device.flops["bf16"]) == pytest.approx(
+        2 * device.flops["bf16"], rel=0.02
+    )
     assert device.node_link <= device.link < device.bandwidth
     assert 1e-6 <= device.latency <= device.node_latency <= 1e-4
     fields = ("hbm", "bandwidth", "flops.bf16", "link", "devices_per_node", "node_link", "latency")

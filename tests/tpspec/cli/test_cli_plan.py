@@ -1,0 +1,126 @@
+"""`tpspec plan`: what it prints, and what it says of a wrong device, unit or size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stories import STORIES, sharded
+
+Tpspec = Callable[..., Any]
+LLAMA = Path(__file__).parents[2] / "models" / "Meta-Llama-3-70B" / "config.json"
+
+
+def test_the_table_has_a_line_for_each_size_with_its_tokens(tpspec: Tpspec):
+    out = tpspec("plan", LLAMA, "--tp", "2,4,8,16").out
+    first = next(line for line in out.splitlines() if line.startswith("  8 "))
+    assert first.split()[1:3] == ["16.4", "GiB"]
+    assert "1.56M" in first
+    assert "190" in first
+    assert "tp=16 adds 14% KV tokens over tp=8" in out
+    assert "assumed, not published: latency, node latency" in out
+
+
+def test_json_has_all_numbers(tpspec: Tpspec):
+    report = json.loads(tpspec("plan", LLAMA, "--tp", "8,6", "--json").out)
+    (size,) = report["sizes"]
+    assert (size["tp"], size["exact"]["tokens"], size["all_reduces"]) == (8, 1561612, 161)
+    assert [step["batch"] for step in size["steps"]] == [1, 16, 64, 256]
+    assert [refused["tp"] for refused in report["refused"]] == [6]
+    assert report["hardware"]["sources"]["bandwidth"].endswith("(2023-03)")
+    assert report["headers"] is False
+
+
+def test_a_checkpoint_s_own_headers_are_used(tpspec: Tpspec):
+    report = json.loads(tpspec("plan", STORIES, "--tp", "2", "--json").out)
+    (size,) = report["sizes"]
+    held = [path.stat().st_size for path in sorted(sharded(2).glob("model-rank-*"))]
+    assert report["headers"]
+    assert all(0 < file - rank < 8192 for file, rank in zip(held, size["weights"]["ranks"], strict=True))
+
+
+def test_single_figures_replace_the_device_s(tpspec: Tpspec):
+    options = ("--hbm", "48GiB", "--reserve", "2GiB", "--bandwidth", "1TB/s", "--link", "32GB/s")
+    more = (
+        "--flops",
+        "100TFLOP/s",
+        "--latency",
+        "10us",
+        "--kv-dtype",
+        "fp8",
+        "--context",
+        1000,
+        "--batch",
+        4,
+    )
+    report = json.loads(tpspec("plan", LLAMA, "--tp", "8", *options, *more, "--json").out)
+    (size,) = report["sizes"]
+    device = report["hardware"]
+    assert (device["hbm"], device["bandwidth"], device["link"]) == (48 << 30, 1e12, 32e9)
+    assert (device["flops"]["bf16"], device["sources"]["link"]) == (1e14, "given")
+    assert size["exact"]["pool"] == (46 << 30) - max(size["weights"]["ranks"])
+    assert size["cache"]["per_token"] == 20 << 10
+    (step,) = size["steps"]
+    assert step["batch"] == 4
+    assert step["cache"] == pytest.approx(4 * 1000 * (20 << 10) / 1e12)
+    assert step["latency"] == pytest.approx(162 * 10e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "line"),
+    [
+        (("--hardware", "h100"), 1, "error: no hardware is called 'h100'; near it: h100-sxm"),
+        (("--hardware", "none.yaml"), 1, "error: cannot read none.yaml"),
+        (("--hbm", "80"), 2, "Invalid value for '--hbm': '80': the unit is missing; write 80GiB"),
+        (("--link", "400Gb/s"), 2, "'400Gb/s': 'Gb/s' are bits; bytes are GB/s"),
+        (("--tp", "0"), 2, "a tensor parallel size lies between 1 and"),
+        (("--tp", "6"), 1, "error: tp=6 does not fit"),
+        (("--batch", "0"), 2, "'0' is not a list of counts such as 1,16,64"),
+        (("--context", "0"), 2, "0 is not in the range"),
+        (("--calibrate", "nowhere.json"), 1, "error: cannot read nowhere.json"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tpspec: Tpspec, options, status, line):
+    ran = tpspec("plan", LLAMA, *options)
+    assert ran.status == status
+    assert line in ran.err
+    assert ran.out == ""
+
+
+def test_a_measurement_replaces_what_is_assumed(tpspec: Tpspec, tmp_path: Path):
+    bench = tmp_path / "bench.json"
+    ran = tpspec("bench", sharded(2), "--new-tokens", 5, "--runs", 1, "--collectives", "threads", "--json")
+    bench.write_text(ran.out)
+    measured = json.loads(ran.out)
+    report = json.loads(tpspec("plan", STORIES, "--tp", "2", "--calibrate", bench, "--json").out)
+    device = report["hardware"]
+    assert device["bandwidth"] == pytest.approx(measured["read_bytes"] / measured["compute_seconds"])
+    assert device["latency"] == measured["all_reduces"][0]["seconds"]
+    assert device["sources"]["bandwidth"].startswith("measured by bench on")
+    assert (device["devices_per_node"], device["sources"]["hbm"]) == (
+        2,
+        "this machine's memory, shared by 2 ranks",
+    )
+    (size,) = report["sizes"]
+    assert size["steps"][0]["floor"] == pytest.approx(measured["compute_seconds"], rel=1e-6)
+    based = json.loads(tpspec("plan", LLAMA, "--hardware", "l4", "--calibrate", bench, "--json").out)[
+        "hardware"
+    ]
+    assert (based["hbm"], based["bandwidth"]) == (int(22.5 * 2**30), device["bandwidth"])
+
+
+def test_a_file_that_bench_did_not_write_is_refused(tpspec: Tpspec, tmp_path: Path):
+    (tmp_path / "it.json").write_text('{"tp": 2}')
+    ran = tpspec("plan", LLAMA, "--calibrate", tmp_path / "it.json")
+    assert ran.status == 1
+    assert "is not what bench measured" in ran.err
+    assert "read_bytes: Field required" in ran.err
+
+
+def test_gpus_are_ranked(tpspec: Tpspec):
+    out = tpspec("plan", LLAMA, "--gpus", 16, "--context", 8192, "--batch", 64).out
+    lines = [line.split() for line in out.splitlines() if " × " in line and "→" not in line][1:]
+    assert [line[:3] for line in lines][:3] == [["2", "×", "8"], ["4", "×", "4"], ["1", "×", "16"]]
