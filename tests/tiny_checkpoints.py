@@ -27,7 +27,14 @@ from tpspec.safetensors_header import encode_header
 Array = np.ndarray
 Arrays = Mapping[str, Array]
 Shapes = Mapping[str, tuple[int, ...]]
-DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "F8_E4M3"}
+DTYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "uint16": "BF16",
+    "uint8": "F8_E4M3",
+    "int32": "I32",
+    "int64": "I64",
+}
 """numpy dtype → what it stands for in a file: numpy itself has no bfloat16 and no float8."""
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 

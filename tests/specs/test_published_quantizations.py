@@ -55,13 +55,8 @@ def compressed(form: str, **weights: Any) -> dict[str, Any]:
     """What llm-compressor writes."""
     symmetric = {"symmetric": True, "dynamic": False, "actorder": None, "block_structure": None}
     group = {"targets": ["Linear"], "weights": {**symmetric, **weights}}
-    groups = {"group_0": group}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "ignore": ["lm_head"],
-        "config_groups": groups,
-    }
+    said = {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"]}
+    return {**said, "config_groups": {"group_0": group}}
 
 
 MODELOPT = {
@@ -141,9 +136,8 @@ def test_a_size_that_does_not_work_names_the_tensor_its_group_and_the_numbers(
 
 
 def test_the_matrices_of_gpt_oss_have_the_shapes_that_its_files_have():
-    tensors = {
-        item.tensor.name: item.tensor for item in published("openai/gpt-oss-20b").shared if item.tensor
-    }
+    shared = published("openai/gpt-oss-20b").shared
+    tensors = {item.tensor.name: item.tensor for item in shared if item.tensor}
     experts = "model.layers.{layer}.mlp.experts"
     assert {name: (t.dtype, t.shape) for name, t in tensors.items() if name.startswith(f"{experts}.")} == {
         f"{experts}.gate_up_proj_blocks": ("U8", (32, 5760, 90, 16)),
