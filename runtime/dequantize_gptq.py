@@ -29,7 +29,7 @@ def dequantize_gptq(stored: Stored, tensors: Mapping[str, Tensor]) -> Tensor:
     group = weight.shape[0] if stored.numbers["one"] else stored.numbers["group"]
     runs = torch.arange(weight.shape[0]) // group
     named = tensors.get("g_idx")
-    if named is not None and not stored.numbers["ordered"] and not torch.equal(named - named[:1], runs.int()):
+    if named is not None and not stored.numbers["ordered"] and not torch.equal(named, named[runs * group]):
         raise TpspecError(
             "inputs belong to groups in no order, but config.json says desc_act false",
             remedy='set "desc_act": true in config.json, and convert again',

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from tpspec.checkpoint import open_checkpoint
 from tpspec.language.registry import spec_named
+from tpspec.padding import Order
 from tpspec.resolve import resolve
 from tpspec.runtime.prove import checkpoint_subject, prove
 from tpspec.runtime.tiny import tiny_model
@@ -37,6 +38,15 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Callable[[], Quantizer]]] = {
         WIDE,
         lambda: quantizers.compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
     ),
+}
+
+
+PADDED = {
+    "hidden_size": 96,
+    "head_dim": 32,
+    "intermediate_size": 192,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
 }
 
 
@@ -78,6 +88,24 @@ def _write(source: Path, name: str, tensors: Mapping[str, torch.Tensor], setting
     return folder
 
 
+def failure(
+    tmp_path: Path,
+    spec_name: str,
+    changes: Mapping[str, Any],
+    by: Quantizer,
+    tp: int,
+    pad: Order | None = None,
+) -> str:
+    """What a proof finds wrong with the ranks of a quantized model, beside its dequantized weights."""
+    spec = spec_named(spec_name)
+    tiny_model(spec, changes).save_pretrained(tmp_path / "model")
+    quantized, plain = stored(tmp_path / "model", by, spec_name)
+    checkpoint = open_checkpoint(quantized)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
+    subject = replace(checkpoint_subject(plain, spec), checkpoint=quantized, resolution=resolution)
+    return prove(subject, tp).failure
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_ranks_give_the_logits_of_the_dequantized_model(name: str, tmp_path: Path) -> None:
     """Converted, merged byte for byte, and every rank's logits in fp32 beside transformers' own."""
@@ -85,12 +113,9 @@ def test_the_ranks_give_the_logits_of_the_dequantized_model(name: str, tmp_path:
     if name == "int4":
         pytest.importorskip("compressed_tensors")
     torch.manual_seed(0)
-    spec = spec_named(spec_name)
-    tiny_model(spec, changes).save_pretrained(tmp_path / "model")
-    quantized, plain = stored(tmp_path / "model", quantizer(), spec_name)
-    of_plain = checkpoint_subject(plain, spec)
-    checkpoint = open_checkpoint(quantized)
-    subject = replace(
-        of_plain, checkpoint=quantized, resolution=resolve(spec, checkpoint.config, checkpoint.tensors)
-    )
-    assert prove(subject, 2).failure == ""
+    assert failure(tmp_path, spec_name, changes, quantizer(), 2) == ""
+
+
+def test_padded_ranks_of_a_quantized_model_give_its_logits_too(tmp_path: Path) -> None:
+    """192 columns are six groups of 32: four ranks hold two each, and six heads become eight."""
+    assert failure(tmp_path, "llama", PADDED, quantizers.gptq(4), 4, "kv") == ""
