@@ -34,10 +34,11 @@ from tpspec.language.spec import Spec
 from tpspec.layout import Layout
 from tpspec.padding import Order
 from tpspec.presharded import Presharded
+from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution
 from tpspec.resolve import INCOMPLETE, resolve
 from tpspec.rules import OWN_CONFIG
-from tpspec.runtime.collectives import Collectives, Counted
+from tpspec.runtime.collectives import Alone, Collectives, Counted
 from tpspec.runtime.comparing import (
     DECODE_STEPS,
     ModelError,
@@ -51,7 +52,7 @@ from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
 from tpspec.runtime.tiny import check_known, tiny_config, tiny_model
 from tpspec.safetensors_header import read_header
-from tpspec.scope import ConfigScope
+from tpspec.scope import ConfigScope, flatten
 
 BOUND = 1e-5
 POSITIONS = re.compile(r"(?:^|[._])(?:pos|position|positions|wpe)(?:[._]|\Z)")
@@ -136,13 +137,28 @@ def tiny_subject(
 def checkpoint_subject(
     directory: Path, spec: Spec, spec_file: Path | None = None, pad: Order | None = None
 ) -> Subject:
-    """A real checkpoint, which has to fit into memory in fp32, whole and once more in shards."""
-    check_known(model_types(open_checkpoint(directory).config)[0], str(directory))
+    """A real checkpoint, which has to fit into memory in fp32, whole and once more in shards.
+
+    Of a quantized one, what the ranks compute is held against what one rank computes of it all.
+    """
+    checkpoint = open_checkpoint(directory)
+    check_known(model_types(checkpoint.config)[0], str(directory))
+    if detect_format(flatten(checkpoint.config)).document:
+        return subject(_dequantized(directory, spec, spec_file), directory, spec, spec_file, pad)
     options = {"attn_implementation": spec.attention} if spec.attention else {}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, trust_remote_code=False, **options
     )
     return subject(model.eval(), directory, spec, spec_file, pad)
+
+
+def _dequantized(directory: Path, spec: Spec, spec_file: Path | None) -> PreTrainedModel:
+    checkpoint = open_checkpoint(directory)
+    layout = resolve(spec, checkpoint.config, checkpoint.tensors).layout(1)
+    with tempfile.TemporaryDirectory(prefix="tpspec-prove-") as scratch:
+        out = Path(scratch) / "out"
+        convert(open_source(str(directory)), out, layout)
+        return load_rank(out, Alone(), spec_file=spec_file, dtype=torch.float32).model
 
 
 def subject(

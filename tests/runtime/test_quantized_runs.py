@@ -119,3 +119,10 @@ def test_the_ranks_give_the_logits_of_the_dequantized_model(name: str, tmp_path:
 def test_padded_ranks_of_a_quantized_model_give_its_logits_too(tmp_path: Path) -> None:
     """192 columns are six groups of 32: four ranks hold two each, and six heads become eight."""
     assert failure(tmp_path, "llama", PADDED, quantizers.gptq(4), 4, "kv") == ""
+
+
+def test_a_quantized_checkpoint_is_proved_against_one_rank_s_weights(tmp_path: Path) -> None:
+    spec = spec_named("llama")
+    tiny_model(spec, WIDE).save_pretrained(tmp_path / "model")
+    quantized, _ = stored(tmp_path / "model", quantizers.awq(), "llama")
+    assert prove(checkpoint_subject(quantized, spec), 4).failure == ""
