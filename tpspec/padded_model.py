@@ -63,9 +63,10 @@ class PaddedTensor:
 
 @dataclass(frozen=True)
 class PaddedModel:
-    """A model that needs no padding at `tp`: the text of its config.json, and its tensors in file order."""
+    """A model that needs no padding at `tp`: its type, the text of its config.json, and its tensors."""
 
     tp: int
+    kind: str
     config: bytes
     tensors: tuple[PaddedTensor, ...]
     left_out: tuple[str, ...]
@@ -99,7 +100,8 @@ def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> Pad
     written |= {key: scope.evaluate(value) for key, value in values.items()} | entry.write
     apart = [item.tensor.name for item in resolution.shared if item.tensor and item.sharing.apart]
     text = json.dumps(written, indent=2, ensure_ascii=False).encode() + b"\n"
-    return PaddedModel(tp, text, tuple(tensors.values()), (*apart, *resolution.ignored))
+    kind = str(written["model_type"])
+    return PaddedModel(tp, kind, text, tuple(tensors.values()), (*apart, *resolution.ignored))
 
 
 def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) -> Architecture:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from tpspec.dtypes import nbytes
 from tpspec.errors import TpspecError
 from tpspec.language.schema import CacheEntry
 from tpspec.layout import TensorLayout
-from tpspec.resolution import Resolution
+from tpspec.resolution import Resolution, Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +53,33 @@ class Padding:
         return {**asdict(self), "axes": [{**asdict(axis), "zeros": axis.zeros} for axis in self.axes]}
 
 
-def padded(resolution: Resolution, tp: int) -> Padding | None:
-    """The padding of a model at a tp; None where nothing is filled up."""
-    axes = list(_padded_axes(resolution, tp))
+def padded(resolution: Resolution, tp: int, *, vocabulary: bool = True) -> Padding | None:
+    """The padding of a model at a tp, with its vocabulary's or without; None where nothing is filled up."""
+    items = [item for item in resolution.shared if vocabulary or item.placed.rule.tag != "vocab"]
+    axes = list(_padded_axes(resolution, items, tp))
     if resolution.pad is None or not axes:
         return None
-    stored, held = _weights(resolution, tp)
+    stored, held = _weights(items, tp)
     extra = held - stored if stored else None
     names = {axis.axis for axis in axes}
     return Padding(resolution.pad.order, tuple(axes), stored or None, extra, _cache(resolution, tp, names))
 
 
 def padding_of(resolution: Resolution, tp: int) -> Padding:
-    """The padding of a model that needs some. Raises TpspecError where tp divides it as it is."""
-    found = padded(resolution, tp)
-    if found is None or {axis.axis for axis in found.axes} <= {"vocab"}:
+    """The padding of a model that needs some, its vocabulary aside.
+
+    Raises TpspecError where tp divides it as it is.
+    """
+    found = padded(resolution, tp, vocabulary=False)
+    if found is None:
         raise TpspecError(f"tp={tp} divides this model: nothing has to be padded", remedy="use it as it is")
     return found
 
 
-def _padded_axes(resolution: Resolution, tp: int) -> Iterator[PaddedAxis]:
+def _padded_axes(resolution: Resolution, items: Sequence[Shared], tp: int) -> Iterator[PaddedAxis]:
     """Each axis that has zero units in some layer, once for each of its sizes."""
     seen: dict[tuple[str, int], Axis] = {}
-    for item in resolution.shared:
+    for item in items:
         for axis in item.sharing.axes:
             seen.setdefault((axis.name, axis.units), axis)
     order = list(resolution.spec.axes)
@@ -85,10 +89,10 @@ def _padded_axes(resolution: Resolution, tp: int) -> Iterator[PaddedAxis]:
             yield found
 
 
-def _weights(resolution: Resolution, tp: int) -> tuple[int, int]:
+def _weights(items: Sequence[Shared], tp: int) -> tuple[int, int]:
     """Bytes of the tensors that are cut: as they are stored, and as the ranks hold them."""
     stored = held = 0
-    for item in resolution.shared:
+    for item in items:
         if item.tensor is not None and item.sharing.dim is not None and not item.sharing.apart:
             tensor, cut = item.tensor, item.sharing.cut(tp)
             layout = TensorLayout(tensor.name, tensor.dtype, tensor.shape, cut)

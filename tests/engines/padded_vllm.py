@@ -57,14 +57,15 @@ def random_llama(out: Path) -> Path:
 
 def generated(model: Path, tp: int) -> list[list[int]]:
     """The tokens that vLLM adds to each prompt, greedily, in a process of its own."""
-    command = [sys.executable, __file__, "--generate", model, str(tp)]
     env = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": CORES[tp], "VLLM_CPU_KVCACHE_SPACE": "1"}
-    result = subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True)
-    return json.loads(result.stdout.splitlines()[-1])
+    with tempfile.NamedTemporaryFile(suffix=".json") as tokens:
+        command = [sys.executable, __file__, "--generate", model, str(tp), tokens.name]
+        subprocess.run(command, check=True, env=env, stdout=sys.stderr)
+        return json.load(tokens)
 
 
-def generate(model: str, tp: int) -> None:
-    """Prints them."""
+def generate(model: str, tp: int, tokens: str) -> None:
+    """Writes them to a file."""
     from vllm import LLM, SamplingParams
 
     has_texts = (Path(model) / "tokenizer.json").exists()
@@ -78,11 +79,12 @@ def generate(model: str, tp: int) -> None:
     )
     prompts = PROMPTS if has_texts else [{"prompt_token_ids": list(ids)} for ids in IDS]
     sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, detokenize=has_texts)
-    print(json.dumps([list(out.outputs[0].token_ids) for out in llm.generate(prompts, sampling)]))
+    outputs = llm.generate(prompts, sampling)
+    Path(tokens).write_text(json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--generate"]:
-        generate(sys.argv[2], int(sys.argv[3]))
+        generate(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
         main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,9 @@ def command(
         click.echo("stopped; the same command goes on from here", err=True)
         raise
     if as_json:
-        report = {"out": str(out), "tp": tp, "files": padded.files, "bytes": padded.bytes}
+        report = {"out": str(out), "tp": tp, "model_type": model.kind, **asdict(padded)}
         click.echo(json.dumps({**report, "padding": padding.as_json()}, indent=2))
     elif not quiet:
-        click.echo(f"wrote {len(padded.files)} files, {size(padded.bytes)}, to {out}")
+        count = f"{len(padded.files)} file{'s' * (len(padded.files) > 1)}"
+        click.echo(f"wrote {count}, {size(padded.bytes)}, to {out}: a '{model.kind}' model")
         print_padding(padding, tp)
