@@ -16,6 +16,11 @@ def full_name(parameter: str) -> str:
     return f"weight{parameter}" if not parameter or parameter.startswith("_") else parameter
 
 
+def named(module: str, parameter: str) -> str:
+    """A tensor's name; of a bare parameter `parameter` is empty, or what follows its name (`_scales`)."""
+    return f"{module}{'.' * bool(parameter and not parameter.startswith('_'))}{parameter}"
+
+
 def is_matrix(placed: PlacedRule) -> bool:
     """Whether a rule is about matrices that a quantizer takes, as far as the rule tells.
 

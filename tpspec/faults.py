@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from tpspec.dimensions import named
 from tpspec.errors import Finding
 from tpspec.language.patterns import Pattern, skeleton_of
 
@@ -31,9 +32,9 @@ class Faults:
         parameter: str = "",
     ) -> None:
         """Notes one fault; the same fault at other bindings joins it."""
-        named = subject if isinstance(subject, str) else f".{parameter}" if parameter else ""
+        what = subject if isinstance(subject, str) else named("", parameter)
         pattern = None if isinstance(subject, str) else subject
-        self._found[named, pattern, problem, place, remedy].append(binding or {})
+        self._found[what, pattern, problem, place, remedy].append(binding or {})
 
     def __bool__(self) -> bool:
         return bool(self._found)

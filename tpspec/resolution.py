@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tpspec import order
 from tpspec.checkpoint import StoredTensor
+from tpspec.dimensions import named
 from tpspec.errors import Finding, TpspecError
 from tpspec.faults import where_bound
 from tpspec.language.schema import NO_PREFIX, Prefix
@@ -172,4 +173,4 @@ def _named(item: Shared) -> str:
     """What follows a module's name where one of its tensors is at fault: a scale, or its packed weight."""
     if not item.parameter or item.sharing.divisor == 1:
         return ""
-    return item.parameter if item.parameter.startswith("_") else f".{item.parameter}"
+    return named("", item.parameter)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from tpspec.axes import Axis
+from tpspec.dimensions import named
 from tpspec.errors import TpspecError
 from tpspec.faults import where_bound
 from tpspec.language.spec import PlacedRule
@@ -130,7 +131,7 @@ def _row(
     bound = where_bound(placed.pattern, [item.binding for item in items], resolution.ranges)
     name = items[0].prefix.put(bound)
     if parameter:
-        name = f"{name.removesuffix('.**')}.{parameter}"
+        name = named(name.removesuffix(".**"), parameter)
     cut = None if sharing.apart else sharing.cut(tp)
     stored = items[0].tensor
     tensor = TensorLayout(stored.name, stored.dtype, stored.shape, cut) if stored and cut else None
