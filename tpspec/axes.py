@@ -83,6 +83,12 @@ def shares(axis: Axis, tp: int) -> tuple[tuple[Segment, ...], ...]:
 def _slotted(pair: Pair, tp: int, rank: int, *, leads: bool) -> Iterator[Segment]:
     """The groups in a rank's slots, or their members: slot s of all holds group s // copies."""
     per_rank, copies, members = slots(pair, tp)
+    if copies == 1 and members == pair.members:
+        held = max(0, min(per_rank, pair.groups - rank * per_rank))
+        units = 1 if leads else members
+        yield Segment(rank * per_rank * units, held * units)
+        yield Segment(None, (per_rank - held) * units)
+        return
     for slot in range(rank * per_rank, (rank + 1) * per_rank):
         group, part = divmod(slot, copies)
         if group >= pair.groups:

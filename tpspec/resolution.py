@@ -101,7 +101,8 @@ class Resolution:
     @cached_property
     def valid_tp(self) -> tuple[int, ...]:
         """Every tp that works, up to the number of units of the axis that divides last."""
-        units = [axis.units for s in self._distinct for axis in s.axes if not (axis.replicate or axis.pad)]
+        axes = [axis for sharing in self._distinct for axis in sharing.axes if not axis.replicate]
+        units = [axis.units for axis in axes if self.pad or not axis.pad]
         return tuple(tp for tp in range(1, min([*units, MAX_TP]) + 1) if self.fits(tp))
 
     @cached_property

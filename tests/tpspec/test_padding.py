@@ -135,3 +135,12 @@ def test_llama_70b_for_6_ranks_is_cheaper_in_cache_or_in_weights(
     scope = resolution.scope(6)
     assert (scope.axis("q").local(6), scope.axis("kv").local(6)) == heads
     assert 2 * cache_size(resolution.spec, LLAMA_70B, 6, resolution.pad).per_token == kib << 10
+
+
+def test_absurd_counts_take_no_time() -> None:
+    """A config may say anything."""
+    for order in ("kv", "weights"):
+        pair = Pair(2**40, 2**20, order=order)
+        for axis in axes(pair):
+            assert sum(length for share in shares(axis, 6) for _, length in share) == 6 * axis.local(6)
+    assert slots(Pair(1, 2**40), 3).members == -(-(2**40) // 3)
