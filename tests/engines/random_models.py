@@ -1,21 +1,26 @@
-"""Small random checkpoints of the model classes that specs/engines names.
+"""Small checkpoints of the model classes that specs/engines names, as transformers saves them, described.
 
-    python tests/engines/random_models.py FOLDER MODEL ...
+    python tests/engines/random_models.py MODEL ...
 
-A process of its own writes them, for vLLM replaces modules of transformers.
+A process of its own makes them, for vLLM replaces modules of transformers.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import torch
+from engine_checkpoints import describe
+from transformers import AutoModelForCausalLM
 
 from tpspec.language.yaml_source import read_document
+from tpspec.runtime.tiny import tiny_config
 
 MODELS = Path(__file__).with_name("tiny_models.yaml")
 
@@ -30,33 +35,21 @@ def models() -> Mapping[str, Mapping[str, Any]]:
     return {name: {**data["common"], **values} for name, values in data["models"].items()}
 
 
-def directory(folder: Path, name: str) -> Path:
-    """Where a model lies in the folder that the models were written to."""
-    return folder / name.replace(" ", "-")
-
-
-def write_model(folder: Path, name: str) -> None:
-    """Saves a model in bf16."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from tpspec.runtime.tiny import SEED, randomize, tiny_config
-
+def described(name: str) -> dict[str, Any]:
+    """A model's config and tensors, in bf16."""
     values = dict(models()[name])
     config = tiny_config(values.pop("type"), {k: value for k, value in values.items() if value is not None})
     for key, value in values.items():
         if value is None:  # a class may not take what its own checkpoints say
             setattr(config, key, None)
-    torch.manual_seed(SEED)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    randomize(model)
-    model.to(torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     for key, tensor in model.state_dict(keep_vars=True).items():
         if key.endswith(IN_FLOAT32):
             tensor.data = tensor.data.float()
-    model.save_pretrained(directory(folder, name))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return describe(Path(folder))
 
 
 if __name__ == "__main__":
-    for model in sys.argv[2:]:
-        write_model(Path(sys.argv[1]), model)
+    print(json.dumps({name: described(name) for name in sys.argv[1:] or models()}))

@@ -11,6 +11,7 @@ os.environ.update(
 )
 
 import torch
+import vllm
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
@@ -19,6 +20,7 @@ from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLo
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 State = Mapping[str, torch.Tensor]
+VERSION = vllm.__version__
 
 
 def start() -> None:
@@ -57,3 +59,8 @@ def load(path: Path, tp: int, rank: int, load_format: str) -> torch.nn.Module:
 def state(model: torch.nn.Module) -> State:
     """A model's tensors, each storage under the one name that vLLM keeps."""
     return ShardedStateLoader._filter_subtensors(model.state_dict())
+
+
+def save(model: torch.nn.Module, folder: Path) -> None:
+    """Has vLLM save the rank that was loaded last."""
+    ShardedStateLoader.save_model(model, str(folder), max_size=1 << 20)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from tpspec.engines.schema import PARAMETER, EngineDocument, Family, Tensors
 from tpspec.errors import Finding, TpspecError
+from tpspec.language.expressions import Expression
 from tpspec.language.patterns import Pattern, compile_pattern, expand, skeleton_of
 from tpspec.language.registry import BUILT_IN
 from tpspec.language.yaml_source import read_document
@@ -51,6 +52,7 @@ class Layer:
     rename: Mapping[str, str]
     tied: str
     attention: str | None
+    fits: Expression | None
     sources: Mapping[str, tuple[Source, ...]]
 
     def spelled(self, name: str) -> str:
@@ -130,6 +132,7 @@ def _layered(name: str, families: Sequence[Family], scope: ConfigScope) -> Layer
         {word: spelled for family in families for word, spelled in family.rename.items()},
         next((f.tied for f in last if f.tied is not None), "head"),
         next((f.attention for f in last if f.attention is not None), None),
+        next((f.fits for f in last if f.fits is not None), None),
         sources,
     )
 

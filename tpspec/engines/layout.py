@@ -20,6 +20,8 @@ from tpspec.resolution import Resolution, Shared
 ONE = "1.0"
 """Name of the piece that no checkpoint has: a float32 one, without dimensions."""
 
+PAD = "pad it first: tpspec pad"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -81,7 +83,10 @@ def engine_layout(resolution: Resolution, engine: EngineDocument, tp: int) -> En
     what the spec or the engine cuts, and tensors that do not make up one of the engine's.
     """
     layer = family_of(engine, resolution)
-    resolution.check(tp)
+    _check_fit(resolution, tp)
+    if layer.fits and not resolution.scope(tp).evaluate(layer.fits, {}):
+        message = f"{engine.title} refuses this model at tp={tp}: `{layer.fits}` does not hold"
+        raise TpspecError(message, remedy=f"give a smaller tp, or {PAD}")
     making = _Making(resolution, engine, layer, tp)
     tensors = [*making.joined(), *making.scales()]
     if making.findings:
@@ -89,6 +94,15 @@ def engine_layout(resolution: Resolution, engine: EngineDocument, tp: int) -> En
         raise TpspecError(message, first_findings(making.findings))
     tensors.sort(key=lambda tensor: -max(1, BITS[tensor.dtype] // 8))
     return EngineLayout(engine, layer.name, tp, tuple(tensors))
+
+
+def _check_fit(resolution: Resolution, tp: int) -> None:
+    try:
+        resolution.check(tp)
+    except TpspecError as error:
+        if resolution.findings:
+            raise
+        raise TpspecError(error.message, error.findings, f"{error.remedy}   or {PAD}") from None
 
 
 class _Making:

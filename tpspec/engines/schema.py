@@ -59,6 +59,8 @@ class Family(Strict):
     """Word of a name → the engine's, once everything else is said; words stand between dots."""
     tied: Literal["head", "embedding"] | None = None
     """Under which name the one matrix of a tied model is kept: the head's, if unsaid."""
+    fits: Expr | None = None
+    """The sizes that the engine takes: a condition over config.json and tp; the spec's, if unsaid."""
     attention: Template | None = None
     """The module of each layer that holds the scales of its cache."""
     tensors: dict[Template, TensorsOrNames | None] = Field(default_factory=dict)
