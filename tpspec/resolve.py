@@ -140,7 +140,9 @@ class _Resolver:
         for placed in self.spec.rules:
             if placed.form and first[placed.form[0]] != placed.form[1]:
                 continue
-            for binding in self.scope.bindings(self.rules.free(placed)):
+            # What carries its unit in its name differs from name to name.
+            names = placed.pattern.variables if placed.rule.select else self.rules.free(placed)
+            for binding in self.scope.bindings(names):
                 try:
                     if self.rules.applies(placed, binding):
                         yield from self._alike(placed, binding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,16 @@ import pytest
 from click.testing import CliRunner
 from tiny_models import VARIANTS, Variant
 
+from tpspec.cache import cache_size
 from tpspec.cli.app import app
 from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_from_file, spec_named
-from tpspec.runtime.prove import checkpoint_subject, prove, tiny_subject
+from tpspec.planning.weights import inventory
+from tpspec.resolve import resolve
+from tpspec.runtime.comparing import DECODE_STEPS
+from tpspec.runtime.decoding import keeps
+from tpspec.runtime.prove import Proof, Subject, checkpoint_subject, prove, tiny_subject
+from tpspec.sites import COLLECTIVES, implied_sites
 
 STORIES = Path(__file__).parents[1] / "models" / "stories260k"
 
@@ -34,6 +41,58 @@ def test_every_spec_gives_the_unsharded_model_s_logits(variant: Variant) -> None
     assert [proof.failure for proof in proofs] == [""] * len(sizes)
     assert max(proof.error for proof in proofs) < 1e-5
     assert all(proof.counted == proof.predicted for proof in proofs)
+    for proof in proofs:
+        _check_plan(variant, subject, proof)
+
+
+UNSAID_BYTES = {
+    "axk1": "an optional vector",
+    "blt": "the patcher is a model of its own",
+    "deepseek_v4": "a table of token ids in int64",
+    "inkling2_text": "queries over as many blocks as there are before",
+    "longcat_flash": "matrices of experts that give back what they get, which a file need not hold",
+    "phi4_multimodal": "the other modalities' towers",
+    "qwen4_exp_text": "a table whose sizes are primes",
+    "xlstm": "transformers stores a head that the config ties",
+    "zamba": "one of the layers that share a block stores it",
+}
+"""What a config alone does not say, by spec; `tpspec plan` says so in words."""
+OTHER_WIRE = {
+    "blt": "fewer patches than bytes",
+    "cpmant": "the prompt gets tokens of its own",
+    "mllama": "layers over an image run here",
+    "qwen4_exp_text": "a table is looked up for each n-gram",
+}
+"""Where a pass does not run every module once for each token."""
+OTHER_CACHES = {
+    "deepseek_v4": "transformers keeps the tokens that are not compressed yet as well",
+    "falcon": "transformers keeps the KV heads once for each query head",
+    "gpt_neo": "transformers keeps what lies before the window",
+    "mllama": "keys and values of the image",
+    "recurrent_gemma": "transformers keeps the states in the modules",
+}
+
+
+def _check_plan(variant: Variant, subject: Subject, proof: Proof) -> None:
+    """What is planned from the config alone is what was written, sent and kept."""
+    name, tp, (batch, length) = variant.spec_name, proof.tp, subject.ids.shape
+    alone = resolve(variant.spec, {**subject.resolution.config, "dtype": "float32"})
+    if name not in UNSAID_BYTES:
+        assert inventory(alone).at(tp).weights().ranks == proof.rank_bytes
+    steps = range(length - DECODE_STEPS, length + 1)
+    read = length if keeps(variant.spec.decode) else sum(steps)
+    given: Counter[str] = Counter()
+    for site in implied_sites(alone, tp):
+        if site.kind in COLLECTIVES:
+            given[COLLECTIVES[site.kind]] += site.payload(4) * site.runs * batch * read
+    if name not in OTHER_WIRE:
+        assert +proof.given == given
+    elements = cache_size(variant.spec, alone.config, tp)
+    # A window's own token is not kept: the next one brings its own.
+    windowed = sum(min(length, window - 1) * each for window, each in elements.windows.items())
+    kept = batch * (elements.per_sequence + length * elements.per_token + windowed)
+    if name not in OTHER_CACHES and keeps(variant.spec.decode):
+        assert proof.kept == kept
 
 
 @pytest.mark.parametrize(
