@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from tpspec.checkpoint import Checkpoint
 from tpspec.converters.originals import without
 from tpspec.converters.readers import Reader
 from tpspec.converters.targets import Target, Visit, targets, visits
-from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import MANIFEST
 from tpspec.layout import Cut, Layout
 from tpspec.manifest import NOT_CUT
@@ -52,29 +51,14 @@ class Conversion:
 def plan(reader: Reader, out: Path, layout: Layout, *, drop: bool = False) -> Conversion:
     """Decides what is read and written. With `drop`, what no rank holds is left out.
 
-    Raises TpspecError for a cut that would go through the middle of a byte, and for files that
-    cannot go along.
+    Raises TpspecError for files that cannot go along.
     """
-    if findings := list(_cuts_through_bytes(layout)):
-        message = f"{reader.checkpoint.directory} cannot be cut for tp {layout.tp}"
-        raise TpspecError(message, first_findings(findings))
     found = visits(reader.checkpoint.tensors, layout, drop=drop)
     dropped = layout.extras if drop else ()
     losses = (*reader.losses, f"{len(dropped)} tensors were dropped") if dropped else reader.losses
     original = without(reader.checkpoint, dropped)
     files = targets(found, layout.tp)
     return Conversion(reader, out, layout, found, files, original, losses, reader.copied())
-
-
-def _cuts_through_bytes(layout: Layout) -> Iterator[Finding]:
-    """Tensors of less than a byte per number, cut along a dimension whose indices are no whole bytes."""
-    for tensor in layout.tensors.values():
-        try:
-            tensor.fold()
-        except ValueError:
-            dim = tensor.cut.dim
-            problem = f"{tensor.dtype} {list(tensor.shape)} is cut along dimension {dim}, through bytes"
-            yield Finding(tensor.name, problem, remedy="store it in a type of whole bytes")
 
 
 def number_cuts(plan: Sequence[Visit], tp: int) -> list[int]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "adding-an-architecture.md", ROOT / "docs" / "padding.md")
+GUIDES = ("adding-an-architecture", "padding", "quantization")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES))
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (?P<command>.*)\n(?P<output>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 MARK = "\x1e"

@@ -43,12 +43,12 @@ class Faults:
         """One finding for each fault, the bindings as ranges in the module's name."""
         return [
             Finding(
-                where_bound(pattern, bindings, self.ranges) + named if pattern else named,
+                where_bound(pattern, bindings, self.ranges) + what if pattern else what,
                 problem,
                 place,
                 remedy,
             )
-            for (named, pattern, problem, place, remedy), bindings in self._found.items()
+            for (what, pattern, problem, place, remedy), bindings in self._found.items()
         ]
 
 

@@ -158,7 +158,8 @@ class _Broken(NamedTuple):
 
 def _broken(sharing: Sharing, tp: int) -> _Broken | None:
     if sharing.bits and tp > 1:
-        return _Broken("bits of an element", sharing.bits, f"{sharing.bits} % 8 = {sharing.bits % 8}")
+        numbers = f"{sharing.bits} % 8 = {sharing.bits % 8}, a cut through bytes"
+        return _Broken("bits of an element", sharing.bits, numbers)
     misfit = sharing.misfit(tp)
     if misfit:
         axis, numbers = misfit
@@ -172,6 +173,6 @@ def _broken(sharing: Sharing, tp: int) -> _Broken | None:
 
 def _named(item: Shared) -> str:
     """What follows a module's name where one of its tensors is at fault: a scale, or its packed weight."""
-    if not item.parameter or item.sharing.divisor == 1:
+    if item.sharing.divisor == 1 and not item.sharing.bits:
         return ""
     return named("", item.parameter)

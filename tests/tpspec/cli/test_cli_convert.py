@@ -279,8 +279,12 @@ def test_tensors_of_half_a_byte_per_number_go_round(tpspec: Tpspec, tmp_path: Pa
 def test_a_cut_through_the_middle_of_bytes_is_refused(tpspec: Tpspec, tmp_path: Path) -> None:
     source = in_half_bytes(tmp_path / "source", lambda name: "o_proj" in name)
     ran = tpspec("convert", source, tmp_path / "cut", "--tp", 2)
-    assert ran.status == 1
-    assert "o_proj.weight: F4 [64, 64] is cut along dimension 1, through bytes" in ran.err
+    judged = tpspec("validate", source, "--tp", 2)
+    assert (ran.status, judged.status) == (1, 1)
+    problem = "row q, bits of an element = 4: 4 % 8 = 4, a cut through bytes"
+    assert f"model.layers.0-4.self_attn.o_proj.weight: {problem}" in ran.err
+    assert "4 % 8 = 4, a cut through bytes" in judged.out
+    assert "valid tp: 1 " in judged.out
     assert not (tmp_path / "cut").exists()
 
 
