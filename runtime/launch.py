@@ -174,10 +174,19 @@ def listen(
 
 
 def torchrun_rank() -> tuple[int, int] | None:
-    """This process's rank and how many ranks there are, where torchrun started it."""
+    """This process's rank and how many ranks there are, where torchrun started it.
+
+    Raises TpspecError where its environment makes no sense, as leftovers of another launcher may.
+    """
     if not all(os.environ.get(name) for name in TORCHRUN):
         return None
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        raise TpspecError(
+            f"the environment says that this is rank '{rank}' of '{size}'",
+            remedy="torchrun sets RANK and WORLD_SIZE; without it, unset them",
+        )
+    return int(rank), int(size)
 
 
 def joined_group(device: str = "cpu", timeout: float = TIMEOUT) -> Collectives | None:

@@ -60,10 +60,26 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise TpspecError("there is no prompt")
+        findings = [
+            Finding(f"prompt {number}", f"has the byte {_stray(prompt)}, which is no UTF-8 text")
+            for number, prompt in enumerate(self.prompts, 1)
+            if isinstance(prompt, str) and _stray(prompt)
+        ]
+        if findings:
+            raise TpspecError("a prompt has to be text", first_findings(findings))
         if self.max_new_tokens < 1 or self.batch_size < 1:
             raise TpspecError("at least one new token is generated, for at least one prompt at a time")
         if "" in self.stop:
             raise TpspecError("an empty stop string would stop every text before it begins")
+
+
+def _stray(text: str) -> str:
+    """The first byte that the command line or a file gave and that no character has; empty where all do."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"0x{ord(text[error.start]) & 0xFF:02x}"
+    return ""
 
 
 def prompts_of(given: str | Sequence[object]) -> tuple[Prompt, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 from tpspec.runtime.calls import RankLost, of_rank
@@ -46,9 +47,10 @@ def run_threads(
 
     results: dict[int, Any] = {}
     errors: dict[int, BaseException] = {}
+    threads = [Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)]
     try:
-        for rank in range(size):
-            Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True).start()
+        for thread in threads:
+            thread.start()
         while len(results) + len(errors) < size:
             try:
                 what, rank, value = heard.get(timeout=grace if errors else None)
@@ -62,6 +64,10 @@ def run_threads(
     finally:
         for rank in range(size):
             group.leave(rank, "was stopped")  # by Ctrl-C, or by on_message
+        deadline = monotonic() + grace
+        for thread in threads:  # the interpreter cannot end while one is within torch
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - monotonic()))
     if errors:
         # a rank that lost another comes last: it is not the cause
         rank, error = min(errors.items(), key=lambda item: isinstance(item[1], RankLost))

@@ -236,6 +236,17 @@ def test_elsewhere_there_is_no_group_to_join(monkeypatch: pytest.MonkeyPatch):
     assert joined_group() is None
 
 
+@pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("zero", "2"), ("0", "-1")])
+@pytest.mark.usefixtures("torchrun_environment")
+def test_an_environment_that_makes_no_sense_is_no_group(
+    monkeypatch: pytest.MonkeyPatch, rank: str, size: str
+):
+    for name, value in {"RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TpspecError, match=rf"that this is rank '{rank}' of '{size}'\n.*unset them"):
+        joined_group()
+
+
 @pytest.fixture
 def torchrun_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {

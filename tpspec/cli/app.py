@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from types import FrameType
 
 import click
@@ -67,13 +68,14 @@ def main() -> None:
     """Runs the command line. Exit status: 0 fine, 1 bad input, 2 bad usage, 130 interrupted."""
     interrupted = Interrupted()
     signal.signal(signal.SIGINT, interrupted)
+    write_what_cannot_be_encoded()
     try:
-        status = app.main(standalone_mode=False)
+        status = app.main(standalone_mode=False, color=colour())
     except TpspecError as error:
         print_error(error)
         status = 1
     except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted")
         status = 130
     except click.ClickException as error:
         error.show()
@@ -90,12 +92,12 @@ def main() -> None:
         status = 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {where}{error.strerror or error}", err=True)
+        say(f"{click.style('error:', fg='red', bold=True)} {where}{error.strerror or error}")
         status = 1
     except Exception:
         if not interrupted.seen:
             raise
-        click.echo("interrupted", err=True)  # an import that Ctrl-C broke off fails in ways of its own
+        say("interrupted")  # an import that Ctrl-C broke off fails in ways of its own
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -114,6 +116,23 @@ class Interrupted:
 def print_error(error: TpspecError) -> None:
     """Prints an error to stderr: the message, each finding, then what to do."""
     first, *rest = str(error).splitlines()
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {first}", err=True)
+    say(f"{click.style('error:', fg='red', bold=True)} {first}")
     for line in rest:
-        click.echo(click.style(line, fg="cyan") if line.startswith("  → ") else line, err=True)
+        say(click.style(line, fg="cyan") if line.startswith("  → ") else line)
+
+
+def say(line: str) -> None:
+    """Prints a line to stderr."""
+    click.echo(line, err=True, color=colour())
+
+
+def colour() -> bool | None:
+    """No colour where the environment says so (no-color.org); else click decides by the terminal."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def write_what_cannot_be_encoded() -> None:
+    """Has characters that the terminal's encoding lacks, and bytes of names that are no text, escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

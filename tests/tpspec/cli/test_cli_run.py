@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -232,6 +233,39 @@ def test_a_prompt_file_without_prompts_is_named(tpspec: Tpspec, tmp_path: Path):
     ran = tpspec("run", sharded(2), "--prompt-file", tmp_path / "prompts.txt")
     assert (ran.status, ran.out) == (1, "")
     assert "prompts.txt has no prompt: each of its lines is empty" in ran.err
+
+
+def test_bytes_that_are_no_text_are_named_and_not_raised(tpspec: Tpspec):
+    ran = tpspec("run", sharded(2), "--prompt", ONCE, "--prompt", "a\udcff", "--collectives", "threads")
+    assert (ran.status, ran.out) == (1, "")
+    assert "  prompt 2: has the byte 0xff, which is no UTF-8 text" in ran.err
+
+
+def test_who_reads_one_line_and_goes_is_no_error():
+    """Threads are within torch's code then, and the interpreter has to wait for them."""
+    options = ["--collectives", "threads", "--max-new-tokens", "300"]
+    command = [sys.executable, "-m", "tpspec", "run", str(sharded(2)), *with_prompts(PROMPTS), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(ONCE)
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+def test_no_color_is_respected(tpspec: Tpspec, monkeypatch: pytest.MonkeyPatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for name, escapes in (("NO_COLOR", 0), ("ANOTHER", 3)):
+        monkeypatch.setenv(name, "1")
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        tpspec("run", sharded(2), "--prompt", ONCE, "--stop", "")
+        assert terminal.getvalue().count("\x1b[") == escapes
+        monkeypatch.delenv(name)
 
 
 def test_the_speed_of_one_token_has_no_rate(tpspec: Tpspec):
