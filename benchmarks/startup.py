@@ -21,7 +21,11 @@ RESULTS = Path(__file__).parent / "results"
 TPSPEC = str(Path(sys.executable).with_name("tpspec"))
 CONFIG = "tests/models/Meta-Llama-3-70B/config.json"
 BARE = [sys.executable, "-c", "pass"]
-TARGETS = {"tpspec --help": 0.2, f"tpspec validate {CONFIG} --tp 8": 0.4}
+TARGETS = {
+    "tpspec --help": 0.2,
+    f"tpspec validate {CONFIG} --tp 8": 0.4,
+    f"tpspec plan {CONFIG} --tp 1,2,4,8,16": 0.5,
+}
 """Command → the most seconds that it should take above a bare interpreter."""
 
 

@@ -52,7 +52,13 @@ def test_help_loads_click_alone(arguments: list[str]):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["validate", str(CONFIG), "--tp", "8"], ["specs"], ["specs", "llama"], ["schema"]],
+    [
+        ["validate", str(CONFIG), "--tp", "8"],
+        ["plan", str(CONFIG), "--tp", "8"],
+        ["specs"],
+        ["specs", "llama"],
+        ["schema"],
+    ],
     ids=lambda arguments: " ".join(Path(word).name for word in arguments),
 )
 def test_a_fast_command_loads_no_torch(arguments: list[str]):

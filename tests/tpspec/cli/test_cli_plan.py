@@ -124,3 +124,16 @@ def test_gpus_are_ranked(tpspec: Tpspec):
     out = tpspec("plan", LLAMA, "--gpus", 16, "--context", 8192, "--batch", 64).out
     lines = [line.split() for line in out.splitlines() if " × " in line and "→" not in line][1:]
     assert [line[:3] for line in lines][:3] == [["2", "×", "8"], ["4", "×", "4"], ["1", "×", "16"]]
+
+
+def test_the_planned_collectives_are_those_that_run_traces(tpspec: Tpspec):
+    report = json.loads(tpspec("plan", STORIES, "--tp", "2", "--json").out)
+    options = ("--prompt", "Once upon", "--max-new-tokens", 4, "--collectives", "threads", "--trace", "--json")
+    ran = json.loads(tpspec("run", sharded(2), *options).out)
+    traced = {(row["collective"], row["site"]): row for row in ran["trace"]}
+    planned = {(call["collective"], call["site"]): call for call in report["sizes"][0]["calls"]}
+    assert traced.keys() == planned.keys()
+    for call, row in traced.items():
+        assert row["counted"] == row["predicted"] == planned[call]["calls"] * ran["passes"]
+        assert row["token_bytes"] == planned[call]["payload"]
+        assert row["token_wire_bytes"] == planned[call]["wire"]
