@@ -55,6 +55,7 @@ def verify_export(
     engine: str,
     against: Reader | None = None,
     spec_file: Path | None = None,
+    release: str | None = None,
     *,
     progress: Progress | None = None,
 ) -> Verified:
@@ -65,7 +66,7 @@ def verify_export(
     checkpoint = against.checkpoint
     spec = choose_spec(checkpoint.config, spec_file)
     resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
-    layout = engine_layout(resolution, read_engine(engine), len(files))
+    layout = engine_layout(resolution, read_engine(engine), len(files), release)
     return compare(directory, files, against, layout, progress=progress)
 
 

@@ -91,6 +91,12 @@ def engine_option(*, required: bool) -> Callable[[F], F]:
     return click.option("--engine", type=click.Choice(ENGINES), required=required, help=text)
 
 
+def release_option(function: F) -> F:
+    """`--engine-version RELEASE`."""
+    text = "The release that will load the files, where it is an earlier one."
+    return click.option("--engine-version", "release", metavar="RELEASE", help=text)(function)
+
+
 def code_option(function: F) -> F:
     """`--code FILE`."""
     path = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import engine_option, json_option, spec_option, tp_option
+from tpspec.cli.arguments import engine_option, json_option, release_option, spec_option, tp_option
 
 if TYPE_CHECKING:
     from tpspec.checkpoint import Checkpoint
@@ -41,6 +41,7 @@ def file_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.argument("source", metavar="SRC")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @engine_option(required=True)
+@release_option
 @tp_option(required=True)
 @click.option(
     "--max-file-size", callback=file_size, metavar="SIZE", help="Part each rank's file: 5GB, 512MiB."
@@ -52,6 +53,7 @@ def command(
     source: str,
     out: Path,
     engine: str,
+    release: str | None,
     tp: int,
     max_file_size: int | None,
     spec_file: Path | None,
@@ -77,7 +79,8 @@ def command(
 
     def layout(checkpoint: Checkpoint) -> EngineLayout:
         spec = choose_spec(checkpoint.config, spec_file)
-        return engine_layout(resolve(spec, checkpoint.config, checkpoint.tensors), document, tp)
+        resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+        return engine_layout(resolution, document, tp, release)
 
     reader = open_source(source, layout)
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tpspec.cli.arguments import engine_option, json_option, spec_option
+from tpspec.cli.arguments import engine_option, json_option, release_option, spec_option
 
 EPILOG = """\b
 Examples:
@@ -23,6 +23,7 @@ Examples:
 @click.argument("directory", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--against", metavar="SRC", help="Compare every byte with the checkpoint that was cut.")
 @engine_option(required=False)
+@release_option
 @spec_option
 @json_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing where all is well.")
@@ -32,6 +33,7 @@ def command(
     directory: Path,
     against: str | None,
     engine: str | None,
+    release: str | None,
     spec_file: Path | None,
     as_json: bool,
     quiet: bool,
@@ -52,7 +54,7 @@ def command(
     reader = open_source(against) if against else None
     with progress(quiet=quiet or as_json) as advance:
         if engine:
-            checked = verify_export(directory, engine, reader, spec_file, progress=advance)
+            checked = verify_export(directory, engine, reader, spec_file, release, progress=advance)
         else:
             checked = verify(directory, reader, progress=advance)
     if as_json:

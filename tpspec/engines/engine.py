@@ -9,7 +9,7 @@ from functools import cache
 
 from pydantic import ValidationError
 
-from tpspec.engines.schema import PARAMETER, EngineDocument, Family, Tensors
+from tpspec.engines.schema import PARAMETER, EngineDocument, Family, Tensors, Version
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import Pattern, compile_pattern, expand, skeleton_of
@@ -50,14 +50,18 @@ class Layer:
     name: str
     prefix: str
     rename: Mapping[str, str]
+    earlier: Mapping[str, str]
     tied: str
     attention: str | None
     fits: Expression | None
     sources: Mapping[str, tuple[Source, ...]]
 
     def spelled(self, name: str) -> str:
-        """A name with the engine's words in the place of the spec's."""
-        return ".".join(self.rename.get(word, word) for word in name.split("."))
+        """A name with the engine's words in the place of the spec's, as the release spells it."""
+        name = ".".join(self.rename.get(word, word) for word in name.split("."))
+        for piece, earlier in self.earlier.items():
+            name = name.replace(piece, earlier)
+        return name
 
     def find(self, name: str) -> tuple[Source, dict[str, int]] | None:
         """The entry that names one of the spec's modules or bare parameters."""
@@ -84,7 +88,39 @@ def read_engine(name: str) -> EngineDocument:
         raise TpspecError(f"{where} is not valid", findings) from None
 
 
-def family_of(engine: EngineDocument, resolution: Resolution) -> Layer:
+def version_of(engine: EngineDocument, release: str | None) -> Version | None:
+    """The names of an earlier release; None where it has those of the engine's file.
+
+    Raises TpspecError for a release whose names the file does not say.
+    """
+    if release is None:
+        return None
+    asked = _numbers(release, engine)
+    for version in reversed(engine.versions):
+        if asked < _numbers(version.before, engine):
+            if asked < _numbers(version.since, engine):
+                break
+            return version
+    else:
+        return None
+    since = engine.versions[-1].since
+    raise TpspecError(
+        f"specs/engines/{engine.engine}.yaml says what {engine.title} calls tensors from {since} on, not "
+        f"in {release}",
+        remedy=f"use {since} or a later release",
+    )
+
+
+def _numbers(release: str, engine: EngineDocument) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, release.split(".")))
+    except ValueError:
+        raise TpspecError(
+            f"'{release}' is not a release of {engine.title}, such as {engine.compared_with}"
+        ) from None
+
+
+def family_of(engine: EngineDocument, resolution: Resolution, release: str | None = None) -> Layer:
     """What the engine makes of the model class that config.json names. Raises TpspecError where unknown."""
     known = {cls: name for name, family in engine.families.items() for cls in family.classes}
     classes = resolution.config.get("architectures") or []
@@ -98,8 +134,14 @@ def family_of(engine: EngineDocument, resolution: Resolution) -> Layer:
             f"config.json names {said}, and {where} does not say how {engine.title} lays that out{near}",
             remedy=f"let {engine.title} load the checkpoint itself, or add the class to {where}",
         )
+    version = version_of(engine, release)
+    if version and name in version.unknown:
+        raise TpspecError(
+            f"what {engine.title} before {version.before} calls the tensors of a {classes[0]} is not known",
+            remedy=f"use {version.before} or a later release",
+        )
     families = list(_with_bases(engine, name))
-    return _layered(name, families, resolution.scope())
+    return _layered(name, families, resolution.scope(), version.rename if version else {})
 
 
 def _with_bases(engine: EngineDocument, name: str) -> Iterator[Family]:
@@ -110,7 +152,7 @@ def _with_bases(engine: EngineDocument, name: str) -> Iterator[Family]:
     yield family
 
 
-def _layered(name: str, families: Sequence[Family], scope: ConfigScope) -> Layer:
+def _layered(name: str, families: Sequence[Family], scope: ConfigScope, earlier: Mapping[str, str]) -> Layer:
     entries: dict[str, Tensors] = {}
     for family in families:
         for into, tensors in family.tensors.items():
@@ -130,6 +172,7 @@ def _layered(name: str, families: Sequence[Family], scope: ConfigScope) -> Layer
         name,
         next((f.prefix for f in last if f.prefix is not None), ""),
         {word: spelled for family in families for word, spelled in family.rename.items()},
+        earlier,
         next((f.tied for f in last if f.tied is not None), "head"),
         next((f.attention for f in last if f.attention is not None), None),
         next((f.fits for f in last if f.fits is not None), None),

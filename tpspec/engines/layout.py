@@ -76,13 +76,15 @@ class _Member(NamedTuple):
     source: Source | None
 
 
-def engine_layout(resolution: Resolution, engine: EngineDocument, tp: int) -> EngineLayout:
-    """What an engine's ranks hold of a checkpoint whose headers were read.
+def engine_layout(
+    resolution: Resolution, engine: EngineDocument, tp: int, release: str | None = None
+) -> EngineLayout:
+    """What an engine's ranks hold of a checkpoint whose headers were read; of a release, if one is given.
 
     Raises TpspecError for a model class that the engine's file does not know, a tp that does not divide
     what the spec or the engine cuts, and tensors that do not make up one of the engine's.
     """
-    layer = family_of(engine, resolution)
+    layer = family_of(engine, resolution, release)
     _check_fit(resolution, tp)
     if layer.fits and not resolution.scope(tp).evaluate(layer.fits, {}):
         message = f"{engine.title} refuses this model at tp={tp}: `{layer.fits}` does not hold"

@@ -68,12 +68,16 @@ class Family(Strict):
 
 
 class Version(Strict):
-    """What releases before this one call otherwise."""
+    """What earlier releases call otherwise."""
 
-    before: Name
+    before: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
     """The first release that has the names of this file."""
+    since: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    """The first release that has these names."""
     rename: dict[Name, str]
     """Piece of a name → what it was."""
+    unknown: tuple[Name, ...] = ()
+    """Families whose names in those releases are not known."""
 
 
 class EngineDocument(Strict):
@@ -92,7 +96,7 @@ class EngineDocument(Strict):
     scales: tuple[Name, ...] = ()
     """Scalars that every attention layer holds besides: float32, one."""
     versions: tuple[Version, ...] = ()
-    """Releases at which names changed."""
+    """Releases before which names were others, the latest first."""
     families: dict[Name, Family]
 
     @model_validator(mode="after")
