@@ -48,17 +48,8 @@ def print_plan(report: PlanReport) -> None:
 
 
 def _capacity(report: PlanReport) -> Iterator[Sequence[str]]:
-    titles = (
-        "tp",
-        "weights per rank",
-        "total/tp",
-        "KV per token",
-        "left for the cache",
-        "tokens",
-        "sequences",
-        "",
-    )
-    yield head(*titles)
+    weights, held = ("weights per rank", "total/tp"), ("left for the cache", "tokens", "sequences")
+    yield [*head("tp", *weights, "KV per token", *held), ""]
     most = max((plan.exact.tokens for plan in report.sizes), default=0)
     for plan in report.sizes:
         yield [
@@ -95,9 +86,8 @@ def bar(value: float, most: float) -> str:
 
 
 def _steps(report: PlanReport) -> Iterator[Sequence[str]]:
-    yield head(
-        "tp", "batch", "weights", "cache", "arithmetic", "on the wire", "latency", "a step", "tokens/s", ""
-    )
+    parts = ("weights", "cache", "arithmetic", "on the wire", "latency")
+    yield [*head("tp", "batch", *parts, "a step", "tokens/s"), ""]
     longest = max(step.seconds for plan in report.sizes for step in plan.steps)
     for plan in report.sizes:
         for number, step in enumerate(plan.steps):
