@@ -117,15 +117,18 @@ def test_a_norm_s_statistics_left_local(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize(("name", "changes"), [("bloom", {}), ("falcon", RW)])
 def test_alibi_slopes_from_local_heads(name: str, changes: dict[str, Any], monkeypatch: Patch) -> None:
     subject = of(name, **changes)
-    monkeypatch.setattr(narrow, "shares", lambda axis, tp: (axes.shares(axis, tp)[0],) * tp)
+    monkeypatch.setattr(narrow, "held_units", lambda axis, tp, rank: axes.held_units(axis, tp, 0 * rank))
     assert "logits are off" in caught(subject, subject.spec, (2,))
 
 
 def test_kv_heads_tiled_instead_of_repeated(monkeypatch: Patch) -> None:
+    repeated = axes.shares
+
     def tiled(axis: axes.Axis, tp: int) -> Any:
-        rows = axes.shares(axis, tp)
+        rows = repeated(axis, tp)
         copied = axis.replicate and tp > axis.units
         return tuple(rows[rank % axis.units * axis.copies(tp)] for rank in range(tp)) if copied else rows
 
-    monkeypatch.setattr(tpspec.cuts, "shares", tiled)
+    for module in (axes, tpspec.cuts):
+        monkeypatch.setattr(module, "shares", tiled)
     assert [name for name in GROUPED if not caught(of(name), of(name).spec, (8,))] == []

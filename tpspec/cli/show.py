@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import json_option, spec_option, tp_option
+from tpspec.cli.arguments import json_option, pad_option, spec_option, tp_option
 from tpspec.cli.pictures import picture_options
 
 if TYPE_CHECKING:
+    from tpspec.padding import Order
     from tpspec.shard_map import MapRow
 
 EPILOG = """\b
@@ -29,6 +30,7 @@ Examples:
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="What this rank holds, index by index.")
 @click.option("--module", "modules", metavar="GLOB", help="Only names that match this shell pattern.")
 @picture_options
+@pad_option
 @spec_option
 @json_option
 def command(
@@ -39,6 +41,7 @@ def command(
     html: Path | None,
     svg: Path | None,
     png: Path | None,
+    pad: Order | None,
     spec_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -55,7 +58,7 @@ def command(
         raise click.BadParameter(f"tp={tp} has ranks 0 to {tp - 1}", param_hint="--rank")
     located = locate(path)
     tensors = located.checkpoint.tensors if located.checkpoint and located.checkpoint.files else None
-    resolution = resolve(choose_spec(located.config, spec_file), located.config, tensors)
+    resolution = resolve(choose_spec(located.config, spec_file), located.config, tensors, pad)
     rows = shard_map(resolution, tp, modules)
     if html or svg or png:
         from tpspec.cli.pictures import say_written
