@@ -10,18 +10,23 @@ from hypothesis import strategies as st
 from tpspec.axes import Axis, shares
 from tpspec.cuts import Extent, cut, scale
 from tpspec.layout import Cut, Segment, once, whole
+from tpspec.padding import Pair
 
 TP = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 16])
 
 
 @st.composite
 def dividing_axes(draw: st.DrawFn, tp: int) -> Axis:
-    """An axis that tp divides, or whose units are copied, or that is padded."""
-    kind = draw(st.sampled_from(["divides", "copied", "padded"]))
+    """An axis that tp divides, or whose units are copied, or that is padded, alone or with another."""
+    kind = draw(st.sampled_from(["divides", "copied", "padded", "paired"]))
     if kind == "divides":
         return Axis("a", tp * draw(st.integers(1, 4)))
     if kind == "copied":
         return Axis("c", draw(st.sampled_from([n for n in range(1, tp + 1) if tp % n == 0])), replicate=True)
+    if kind == "paired":
+        pair, leads = Pair(draw(st.integers(1, 12)), draw(st.integers(1, 8))), draw(st.booleans())
+        units = pair.groups if leads else pair.groups * pair.members
+        return Axis("h", units, replicate=leads, pad=True, pair=pair, leads=leads)
     return Axis("p", draw(st.integers(1, 40)), pad=True)
 
 

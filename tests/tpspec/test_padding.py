@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tpspec.axes import Axis, held_units, shares
 from tpspec.cache import cache_size
-from tpspec.cuts import Extent, cut
+from tpspec.cuts import Extent, cut, joined
 from tpspec.language.registry import spec_for
-from tpspec.layout import Segment
+from tpspec.layout import Segment, Share
 from tpspec.padding import Order, Pair, Slots, slots
 from tpspec.resolve import resolve
 
@@ -101,7 +101,6 @@ def test_a_fused_matrix_is_padded_within_each_group(case: tuple[Pair, int], widt
     parts = [Extent(q, width), Extent(kv, width), Extent(kv, width)]
     stride = (pair.members + 2) * width
     for rank, share in enumerate(cut(0, parts, tp, interleaved=kv).shares):
-        rows = [None if s is None else s + i for s, n in share or () for i in range(n)]
         expected: list[int | None] = []
         members = len(held_units(q, tp, rank)) // len(held_units(kv, tp, rank))
         for number, group in enumerate(held_units(kv, tp, rank)):
@@ -111,7 +110,31 @@ def test_a_fused_matrix_is_padded_within_each_group(case: tuple[Pair, int], widt
                 *(None if group is None else group * stride + (pair.members + i) * width for i in (0, 1)),
             ]
             expected += [None if s is None else s + i for s in starts for i in range(width)]
-        assert rows == expected
+        assert indices(share) == expected
+
+
+@given(heads(), st.booleans())
+def test_a_padded_model_is_cut_without_padding_into_the_same_shards(
+    case: tuple[Pair, int], interleaved: bool
+) -> None:
+    """What `tpspec pad` writes, cut by anyone, is what `tpspec convert --pad` writes."""
+    pair, tp = case
+    q, kv = axes(pair)
+    padded_q, padded_kv = (Axis(axis.name, tp * axis.local(tp)) for axis in (q, kv))
+    parts, padded_parts = (
+        [Extent(members, 2), Extent(groups, 2), Extent(groups, 1)]
+        for members, groups in ((q, kv), (padded_q, padded_kv))
+    )
+    whole = joined(0, parts, tp, interleaved=kv if interleaved else None)
+    padded = cut(0, padded_parts, tp, interleaved=padded_kv if interleaved else None)
+    units = indices(whole.shares[0])
+    assert len(units) == padded.size
+    for rank, share in enumerate(cut(0, parts, tp, interleaved=kv if interleaved else None).shares):
+        assert [units[i or 0] for i in indices(padded.shares[rank])] == indices(share)
+
+
+def indices(share: Share | None) -> list[int | None]:
+    return [None if source is None else source + i for source, length in share or () for i in range(length)]
 
 
 def test_28_heads_on_4_kv_heads_become_32_for_8_ranks() -> None:
