@@ -26,7 +26,7 @@ def rate(per_second: float, what: str = "B") -> str:
 def many(count: float) -> str:
     """A number of things as `68.8k` or `1.56M`."""
     unit = ""
-    for larger in ("k", "M", "B"):
+    for larger in ("k", "M", "B", "T"):
         if count < 999.5:
             break
         count, unit = count / 1000, larger

@@ -60,6 +60,13 @@ def _weights(sizes: Sequence[SizePlan]) -> Iterator[Advice]:
         "zeros that fill up": plan.weights.zeros,
     }
     named = ", ".join(f"{name} {size(number)}" for name, number in parts.items() if number)
+    if plan.exact.fits:
+        freed = plan.weights.alone / 2
+        text = (
+            f"Twice the ranks of tp={plan.tp} would free at most {size(freed)} more on a device, "
+            f"{freed / plan.exact.pool:.0%} of what its cache has."
+        )
+        yield Advice("weights", text)
     if plan.tp > 1 and named:
         text = f"At tp={plan.tp} a rank holds {more:.2%} more than 1/{plan.tp} of the weights: {named}."
         yield Advice("weights", text)

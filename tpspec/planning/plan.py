@@ -45,8 +45,8 @@ def make_plan(
         model,
         resolution.spec.name,
         headers,
-        basis.stored.parameters,
-        round(basis.stored.active),
+        basis.model.parameters,
+        round(basis.model.active),
         basis.stored.nbytes,
         hardware,
         basis.assumptions,
@@ -83,7 +83,7 @@ def _link(
 ) -> Link:
     """`summed` is what a rank gives to all-reduces for one token, in bytes: the same at every tp above 1."""
     balance = formulas.balance(basis.flops, bandwidth)
-    return Link(name, bandwidth, balance, formulas.break_even_tp(basis.stored.active, summed, balance))
+    return Link(name, bandwidth, balance, formulas.break_even_tp(basis.model.active, summed, balance))
 
 
 def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
@@ -91,8 +91,8 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
     resolution, spec = basis.resolution, basis.resolution.spec
     if not headers:
         yield (
-            f"names, shapes and element types are what {spec.where} makes of the config, "
-            f"weights in {basis.assumptions.dtype}; with the checkpoint's headers they are its own"
+            f"names, shapes and element types ({', '.join(basis.stored.dtypes)}) are what {spec.where} makes "
+            "of the config; with the checkpoint's headers they are its own"
         )
         optional = {
             rule.template for rule in spec.rules if rule.rule.optional and rule.rule.tag not in UNCOUNTED

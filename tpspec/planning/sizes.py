@@ -23,6 +23,7 @@ from tpspec.planning.report import (
 )
 from tpspec.planning.weights import Inventory, axes, inventory
 from tpspec.resolution import Resolution
+from tpspec.resolve import resolve
 from tpspec.sites import COLLECTIVES, Site, implied_sites
 
 NEXT_TOKEN = "next token"  # noqa: S105 - a place, no secret
@@ -59,6 +60,16 @@ class Basis:
         return inventory(self.resolution)
 
     @cached_property
+    def model(self) -> Inventory:
+        """What is stored, or of a quantized checkpoint the model that it stands for, number by number."""
+        resolution = self.resolution
+        if not resolution.config.get("quantization_config"):
+            return self.stored
+        plain = {**resolution.config, "quantization_config": None}
+        order = resolution.pad.order if resolution.pad else None
+        return inventory(resolve(resolution.spec, plain, None, order))
+
+    @cached_property
     def element(self) -> int:
         """Bytes of an activation's element."""
         return cache_dtype(self.resolution.config)[1]
@@ -70,9 +81,12 @@ class Basis:
         each = KV_BYTES.get(kv, self.element)
         return Assumptions(asked.context, asked.batches, asked.reserve, dtype, kv, each)
 
-    @property
+    @cached_property
     def flops(self) -> float:
-        return self.hardware.flops["bf16"]
+        """FLOP per second, of FP8 where most of the weights are stored so and the device has it."""
+        rates = self.hardware.flops
+        mostly = next(iter(self.stored.dtypes), "")
+        return rates.get("fp8" if mostly.startswith("F8") else "bf16", rates["bf16"])
 
 
 class AtSize:
@@ -86,7 +100,7 @@ class AtSize:
         self.link = hardware.node_link if self.across_nodes else hardware.link
         self.latency = hardware.node_latency if self.across_nodes else hardware.latency
         self.pieces = basis.stored.at(tp)
-        self.multiplied = self.pieces.multiplied()
+        self.multiplied = basis.model.at(tp).multiplied()
         self.sites: list[Site] = implied_sites(basis.resolution, tp)
         self.calls = self._calls()
         self.cache = self._cache()
@@ -107,7 +121,7 @@ class AtSize:
             calls=self.calls,
             all_reduces=sum(call.calls for call in self.calls if call.collective == "all_reduce"),
             wire_per_token=wire,
-            intensity=formulas.intensity(basis.stored.active, wire, tp) if wire else None,
+            intensity=formulas.intensity(basis.model.active, wire, tp) if wire else None,
             across_nodes=self.across_nodes,
             steps=tuple(self.step(batch) for batch in basis.question.batches),
             prefill=self._prefill(),

@@ -71,6 +71,14 @@ class Inventory:
         return sum(kind.nbytes * count for kind, count in self.kinds.items())
 
     @property
+    def dtypes(self) -> dict[str, int]:
+        """Bytes by element type, the most first."""
+        found: Counter[str] = Counter()
+        for kind, count in self.kinds.items():
+            found[kind.dtype] += kind.nbytes * count
+        return dict(found.most_common())
+
+    @property
     def parameters(self) -> int:
         """Elements of all, as stored."""
         return sum(prod(kind.shape) * count for kind, count in self.kinds.items())

@@ -158,7 +158,7 @@ def test_advice_says_that_a_compressed_cache_does_not_get_smaller():
 
 
 def test_advice_names_where_more_ranks_do_not_help_a_step():
-    (stops, _) = texts(planned(sizes=(8, 16), batches=(1,)), "speed")
+    stops, _ = texts(planned(sizes=(8, 16), batches=(1,)), "speed")
     assert stops.startswith("At batch 1, a step at tp=16 is no faster than at tp=8")
     assert "which leave the node of 8" in stops
 
@@ -216,3 +216,19 @@ def test_what_the_config_cannot_say_is_said_in_words():
 @pytest.mark.parametrize(("positions", "context"), [(4096, 4096), (None, 8192), (131072, 8192)])
 def test_the_usual_context_is_no_longer_than_the_model_s(positions, context):
     assert usual_context({"max_position_embeddings": positions}, 8192) == context
+
+
+def test_a_quantized_checkpoint_s_parameters_are_the_model_s():
+    """gpt-oss-120b stores its experts in MXFP4: two to a byte, and a scale for each 32."""
+    report = published("gpt-oss-120b", sizes=(1,))
+    assert report.parameters == pytest.approx(116.8e9, rel=2e-3)
+    assert report.weight_bytes == pytest.approx(65.25e9, rel=2e-3)
+    assert report.active_parameters == pytest.approx(5.1e9, rel=0.02)
+
+
+def test_weights_in_fp8_multiply_at_the_rate_of_fp8():
+    (size,) = published("DeepSeek-V3", sizes=(8,), hardware="h200-sxm", batches=(1,)).sizes
+    (step,) = size.steps
+    assert step.compute == pytest.approx(
+        2 * 36.6e9 / 8 / 1979e12, rel=0.25
+    )  # and what is whole on every rank
