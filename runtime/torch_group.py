@@ -121,4 +121,6 @@ def _joining(rank: int, size: int, address: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    """What torch says first; of a port in use, no more than that."""
+    reason = str(error).strip().splitlines()[0]
+    return "the port is in use" if "EADDRINUSE" in reason else reason
