@@ -39,7 +39,7 @@ class Padding:
 
     `weight_bytes` is what the ranks hold of the tensors that are cut beyond the stored ones: zeros, and
     copies of KV heads; None where no tensor's size is known. `cache` is what they keep beyond one copy of
-    what the whole model keeps, in those parts that are padded.
+    what the whole model keeps, in those parts that are padded or copied.
     """
 
     order: str
@@ -61,7 +61,7 @@ def padded(resolution: Resolution, tp: int, *, vocabulary: bool = True) -> Paddi
         return None
     stored, held = _weights(items, tp)
     extra = held - stored if stored else None
-    names = {axis.axis for axis in axes}
+    names = {axis.axis for axis in axes} | resolution.copies(tp).keys()
     return Padding(resolution.pad.order, tuple(axes), stored or None, extra, _cache(resolution, tp, names))
 
 
