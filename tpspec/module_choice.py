@@ -17,6 +17,8 @@ Chooser = Callable[[Names], "Settings | None"]
 
 CLASSES = {"Linear", "torch.nn.Linear", "FusedMoE", "RoutedExperts"}
 """Classes that stand for every matrix here; a spec does not know any other."""
+DEEP = 3
+"""Dots in a name that says where in the model a module is."""
 MAX_PATTERN = 1000
 MAX_REPEATS = 6
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
@@ -52,7 +54,8 @@ def as_modules(entries: Sequence[str]) -> Callable[[str], bool]:
     """How transformers reads `modules_to_not_convert`: start of a name, regular expression, or end."""
     involved = [entry for entry in entries if not _LITERAL.fullmatch(entry)]
     patterns = [compiled(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))") for entry in involved]
-    starts, ends = frozenset(entries), tuple(entries)
+    # A name from the top of the model down is no end of another, and published lists have thousands of them.
+    starts, ends = frozenset(entries), tuple(entry for entry in entries if entry.count(".") < DEEP)
 
     def match(name: str) -> bool:
         above = not starts.isdisjoint(_above(name))

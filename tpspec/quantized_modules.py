@@ -29,7 +29,7 @@ class QuantizedModule:
 def quantized_modules(resolution: Resolution) -> list[QuantizedModule]:
     """The quantized modules of a checkpoint, in its tensors' order."""
     rules = Rules(resolution.scope(1), detect_format(resolution.config))
-    if rules.quantization.document is None:
+    if rules.storage.quantization.document is None:
         return []
     found: dict[str, tuple[Stored, dict[str, str], bool]] = {}
     for item in resolution.shared:
@@ -47,10 +47,10 @@ def _of_item(rules: Rules, item: Shared) -> Iterator[tuple[str, Stored, str]]:
     assert item.tensor is not None
     if item.sharing.apart or item.placed.pattern.subtree or item.parameter == "bias":
         return
-    if item.placed.rule.tag == "once" or item.parameter in rules.quantization.scalars:
+    if item.placed.rule.tag == "once" or item.parameter in rules.storage.quantization.scalars:
         return
     name = full_name(item.parameter)
-    stored = rules.stored_as(item.placed, item.binding, item.parameter, item.tensor.dtype)
+    stored = rules.storage.found(item.placed, item.binding, item.parameter, item.tensor.dtype)
     if not stored.quantized:
         return
     bare = item.parameter != name

@@ -89,7 +89,7 @@ def resolve(
     rules = Rules(scope, detect_format(scope.config))
     if pad:
         scope = ConfigScope(spec, config, pad=decide(rules, pad, align))
-        rules = Rules(scope, rules.quantization)
+        rules = Rules(scope, rules.storage.quantization)
     ranges = {name: scope.range(name) for name in spec.ranges}
     faults = Faults(ranges)
     _check_groups(scope, faults)
@@ -171,7 +171,7 @@ class _Resolver:
 
     def from_tensors(self, tensors: Mapping[str, StoredTensor]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
         """Every tensor under exactly one rule, every rule with its tensors."""
-        matcher = Matcher(self.spec, self.rules.quantization.parameters, self.faults.ranges)
+        matcher = Matcher(self.spec, self.rules.storage.quantization.parameters, self.faults.ranges)
         matched: list[tuple[StoredTensor, list[Match]]] = []
         ignored: list[str] = []
         scalars: list[Shared] = []
@@ -179,7 +179,7 @@ class _Resolver:
             matches = matcher.matches(name)
             if not matches and matcher.ignored(name):
                 ignored.append(name)
-            elif not matches and name.rpartition(".")[2] in self.rules.quantization.scalars:
+            elif not matches and name.rpartition(".")[2] in self.rules.storage.quantization.scalars:
                 scalars.append(self._scalar(tensor))
             else:
                 matched.append((tensor, matches))
@@ -199,7 +199,7 @@ class _Resolver:
     def _scalar(self, tensor: StoredTensor) -> Shared:
         """A scale of the KV cache, which belongs to no matrix."""
         leaf = tensor.name.rpartition(".")[2]
-        where = f"specs/quant/{self.rules.quantization.name}.yaml"
+        where = f"specs/quant/{self.rules.storage.quantization.name}.yaml"
         if prod(tensor.shape) != 1:
             problem = (
                 f"has shape {list(tensor.shape)}; only one scale for all heads can be given to every rank"
@@ -323,7 +323,7 @@ class _Resolver:
         """The tensors that a module needs beside those that it has, by their element types."""
         names = {full_name(parameter): dtype for parameter, dtype in has.items() if parameter != "bias"}
         telling = next((name for name in names if name != "weight"), "weight")
-        stored = self.rules.stored_as(placed, binding, telling, names.get("weight", ""))
+        stored = self.rules.storage.found(placed, binding, telling, names.get("weight", ""))
         needed = stored.needed if stored.quantized else ("weight",)
         found = {stored.parameters[name].name if name in stored.parameters else name for name in names}
         return [name for name in needed if name not in found]

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 from math import prod
 from typing import NamedTuple
 
 from tpspec.axes import Axis
 from tpspec.cuts import Extent
-from tpspec.dimensions import dimensions_of, full_name, is_matrix
+from tpspec.dimensions import dimensions_of, full_name
 from tpspec.dtypes import across_bytes
 from tpspec.language.expressions import Expression, ExpressionError
 from tpspec.language.schema import Part
 from tpspec.language.spec import PlacedRule
 from tpspec.language.tags import NO_RANK, TAGS
+from tpspec.module_storage import ModuleStorage
 from tpspec.quantization import Quantization
 from tpspec.scope import ConfigScope
 from tpspec.sharing import BLOCK, Sharing
 from tpspec.stored import PLAIN, Dimension, Stored
 
-MAX_NAMED = 2**18
-"""More modules of one rule than this are not told apart by their names."""
 OWN_CONFIG = "is config.json of this checkpoint?"
 
 
@@ -45,59 +43,40 @@ class Rules:
 
     def __init__(self, scope: ConfigScope, quantization: Quantization) -> None:
         self.scope = scope
-        self.quantization = quantization
+        self.storage = ModuleStorage(scope, quantization)
         self._memo: dict[tuple[object, ...], object] = {}
         self._free: dict[int, tuple[str, ...]] = {}
+        self._sized: dict[int, tuple[str, ...]] = {}
 
     def free(self, placed: PlacedRule) -> tuple[str, ...]:
-        """The ranges that the rule's meaning depends on, in its name's order."""
+        """The ranges over which a rule's modules differ, in size or in how they are stored.
+
+        The second is known where the config tells modules apart by their names.
+        """
         key = id(placed)
         if key not in self._free:
+            by_name = self.storage.differs_by_name(placed)
+            self._free[key] = placed.pattern.variables if by_name else self._sized_by(placed)
+        return self._free[key]
+
+    def _sized_by(self, placed: PlacedRule) -> tuple[str, ...]:
+        """The ranges that the rule's sizes and conditions depend on."""
+        key = id(placed)
+        if key not in self._sized:
             axes = [part.axis for part in placed.rule.parts if part.axis != "replicated"]
             axes += filter(None, (placed.rule.interleaved, placed.rule.select))
             hidden = () if self.scope.spec.hidden is None else (self.scope.spec.hidden,)
             free = self.scope.free((*placed.expressions, *hidden))
             free = free.union(*(self.scope.free_of_axis(axis) for axis in axes))
-            self._free[key] = tuple(name for name in placed.pattern.variables if name in free)
-            if self._differ_by_name(placed):
-                self._free[key] = placed.pattern.variables
-        return self._free[key]
-
-    def _differ_by_name(self, placed: PlacedRule) -> bool:
-        """Whether modules of the rule are stored in different ways, by their names in the config."""
-        if not (self.quantization.by_name and is_matrix(placed)):
-            return False
-        bindings = islice(self.scope.bindings(placed.pattern.variables), MAX_NAMED)
-        return len({self.stored(placed, binding) for binding in bindings}) > 1
-
-    def stored(self, placed: PlacedRule, binding: Mapping[str, int]) -> Stored:
-        """How a module is stored, as far as the config alone tells."""
-        rule, head = placed.rule, placed.rule.tag == "vocab"
-        embedding = head and not (rule.head or rule.tied_to)
-        if embedding or not (self.quantization.document and is_matrix(placed)):
-            return PLAIN
-        # What the binding leaves open makes no difference, or `free` would have asked for it.
-        first = {name: self.scope.range(name).start for name in placed.pattern.variables}
-        name = placed.pattern.name({**first, **binding}) if self.quantization.by_name else placed.template
-        return self.quantization.of((name, *(p.put(name) for p in self.scope.spec.prefixes)), head=head)
-
-    def stored_as(
-        self, placed: PlacedRule, binding: Mapping[str, int], parameter: str, dtype: str = ""
-    ) -> Stored:
-        """How the module of a tensor is stored that is there, whatever the config says of the module."""
-        stored, name = self.stored(placed, binding), full_name(parameter)
-        if self.quantization.document and name not in stored.parameters and (dtype or name != "weight"):
-            stored = self.quantization.usual
-        known = stored.parameters.get(name)
-        plain = known is None or (name == "weight" and bool(dtype) and not known.accepts(dtype))
-        return PLAIN if plain else stored
+            self._sized[key] = tuple(name for name in placed.pattern.variables if name in free)
+        return self._sized[key]
 
     def applies(self, placed: PlacedRule, binding: Mapping[str, int]) -> bool:
         """Whether the rule's `when` holds."""
         when = placed.rule.when
         if when is None:
             return True
-        key = ("when", id(placed), *(binding[name] for name in self.free(placed)))
+        key = ("when", id(placed), *(binding[name] for name in self._sized_by(placed)))
         if key not in self._memo:
             self._memo[key] = bool(self.scope.evaluate(when, binding))
         return bool(self._memo[key])
@@ -117,13 +96,17 @@ class Rules:
         where the config says that it is quantized.
         Raises RuleError and ExpressionError.
         """
-        free = self.free(placed)
-        key = (id(placed), parameter, shape, dtype, *(binding[name] for name in free))
+        if shape is None:
+            stored = self.storage.told(placed, binding)
+        else:
+            stored = self.storage.found(placed, binding, parameter, dtype)
+        sized_by = self._sized_by(placed)
+        key = (id(placed), id(stored), parameter, shape, dtype, *(binding[name] for name in sized_by))
         if placed.rule.select:
             key = (*key, *binding.values())
         if key not in self._memo:
             try:
-                self._memo[key] = self._sharing(placed, binding, parameter, shape, dtype)
+                self._memo[key] = self._sharing(placed, binding, stored, parameter, shape, dtype)
             except (RuleError, ExpressionError) as error:
                 self._memo[key] = error
         result = self._memo[key]
@@ -136,6 +119,7 @@ class Rules:
         self,
         placed: PlacedRule,
         binding: Mapping[str, int],
+        stored: Stored,
         parameter: str,
         shape: tuple[int, ...] | None,
         dtype: str,
@@ -147,8 +131,9 @@ class Rules:
             assert rule.select is not None
             unit = list(binding.values())[-1] if binding else 0
             return Sharing(select=(self.scope.axis(rule.select, binding), unit))
-        stored = PLAIN if shape is None else self.stored_as(placed, binding, parameter, dtype)
-        known = stored.parameters.get(full_name(parameter)) if stored.quantized else None
+        known = (
+            stored.parameters.get(full_name(parameter)) if stored.quantized and shape is not None else None
+        )
         if known and dtype and not known.accepts(dtype):
             raise RuleError(f"is {dtype}, not {' or '.join(known.dtypes) or 'of a floating-point type'}")
         if rule.shape and parameter in ("", "weight") and not known:
@@ -169,7 +154,7 @@ class Rules:
             if position is None:
                 matrix = self._dimensions(placed, PLAIN, "weight", (0,) * len(rule.dims or "ab"))
                 position = self._position(placed, "weight", matrix)
-            divisor, label = self.stored(placed, binding).block(tag.dimension or "")
+            divisor, label = stored.block(tag.dimension or "")
             return Sharing(position, parts, interleaved, blocks, divisor, label=label or BLOCK)
         dimensions = self._dimensions(placed, stored, parameter, shape)
         position = self._position(placed, parameter, dimensions)

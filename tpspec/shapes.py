@@ -17,7 +17,7 @@ Binding = Mapping[str, int]
 
 def parameters(rules: Rules, placed: PlacedRule, binding: Binding) -> Iterator[str]:
     """The tensors that a module is stored as. A bare parameter counts as its own weight."""
-    stored = rules.stored(placed, binding)
+    stored = rules.storage.told(placed, binding)
     yield from stored.needed if stored.quantized else ("weight",)
     if placed.rule.bias is not None and rules.scope.evaluate(placed.rule.bias, binding):
         yield "bias"
@@ -36,9 +36,9 @@ def stored_shape(
     Raises RuleError and ExpressionError where rule and config do not fit.
     """
     rule = placed.rule
-    if rule.shape is not None and parameter == "weight" and not rules.stored(placed, binding).quantized:
+    if rule.shape is not None and parameter == "weight" and not rules.storage.told(placed, binding).quantized:
         return tuple(rules.scope.count(size, binding, least=0) for size in rule.shape)
-    dimensions = _dimensions(rules.stored(placed, binding), placed, parameter)
+    dimensions = _dimensions(rules.storage.told(placed, binding), placed, parameter)
     if dimensions is None:
         return None
     sizes = [(dimension, _size(rules, placed, binding, dimension.name)) for dimension in dimensions]
@@ -48,7 +48,7 @@ def stored_shape(
 
 def stored_dtype(rules: Rules, placed: PlacedRule, binding: Binding, parameter: str, usual: str) -> str:
     """The element type of one of a module's tensors, as safetensors calls it; `usual` for any float."""
-    known = rules.stored(placed, binding).parameters.get(parameter)
+    known = rules.storage.told(placed, binding).parameters.get(parameter)
     return known.dtypes[0] if known and known.dtypes else usual
 
 
