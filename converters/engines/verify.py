@@ -44,9 +44,7 @@ def rank_files(directory: Path) -> list[list[str]]:
         raise TpspecError(f"{directory} holds no model-rank-R-part-P.safetensors")
     lacking = sorted(set(range(max(found) + 1)) - found.keys())
     if lacking:
-        raise TpspecError(
-            f"{directory} has {len(found)} ranks up to {max(found)}, but none of rank {lacking[0]}"
-        )
+        raise TpspecError(f"{directory} holds a file of rank {max(found)}, but none of rank {lacking[0]}")
     return [found[rank] for rank in range(len(found))]
 
 

@@ -42,7 +42,8 @@ def main() -> None:
     parser.add_argument("--tp", default="2,8", help="sizes to export for")
     arguments = parser.parse_args()
     engine = Engine(arguments.engine)
-    making = [sys.executable, str(Path(__file__).with_name("random_models.py")), *arguments.models]
+    maker = Path(__file__).with_name("random_models.py")
+    making = [sys.executable, str(maker), engine.name, *arguments.models]
     made = json.loads(subprocess.run(making, check=True, stdout=subprocess.PIPE, text=True).stdout)
     outcomes: dict[str, dict[str, str]] = {}
     for name, described in made.items():
@@ -60,7 +61,7 @@ def main() -> None:
 def _record(engine: Engine, made: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, str]]) -> None:
     """Notes the models, and for this engine the outcomes and what it made of them."""
     record = json.loads(RECORDS.read_text()) if RECORDS.exists() else {"engines": {}}
-    record["models"] = made
+    record["models"] = record.get("models", {}) | made
     record["engines"][engine.name] = {
         "version": engine.ranks.VERSION,
         "outcomes": outcomes,

@@ -1,6 +1,6 @@
 """Small checkpoints of the model classes that specs/engines names, as transformers saves them, described.
 
-    python tests/engines/random_models.py MODEL ...
+    python tests/engines/random_models.py vllm|sglang [MODEL ...]
 
 A process of its own makes them, for vLLM replaces modules of transformers.
 """
@@ -30,7 +30,7 @@ IN_FLOAT32 = "e_score_correction_bias"
 
 @cache
 def models() -> Mapping[str, Mapping[str, Any]]:
-    """Name → `type` and the values of its config."""
+    """Name → `type`, `engines` and the values of its config."""
     data = read_document(MODELS).data
     return {name: {**data["common"], **values} for name, values in data["models"].items()}
 
@@ -38,6 +38,7 @@ def models() -> Mapping[str, Mapping[str, Any]]:
 def described(name: str) -> dict[str, Any]:
     """A model's config and tensors, in bf16."""
     values = dict(models()[name])
+    values.pop("engines", None)
     config = tiny_config(values.pop("type"), {k: value for k, value in values.items() if value is not None})
     for key, value in values.items():
         if value is None:  # a class may not take what its own checkpoints say
@@ -52,4 +53,6 @@ def described(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: described(name) for name in sys.argv[1:] or models()}))
+    engine, *names = sys.argv[1:]
+    taken = [name for name, values in models().items() if engine in values.get("engines", [engine])]
+    print(json.dumps({name: described(name) for name in names or taken}))

@@ -100,5 +100,5 @@ def save(model: torch.nn.Module, folder: Path) -> None:
 def _group(rank: int, size: int) -> SimpleNamespace:
     first, last = rank == 0, rank == size - 1
     return SimpleNamespace(
-        rank_in_group=rank, world_size=size, is_first_rank=first, is_last_rank=last, cpu_group=None
+        rank_in_group=rank, rank=rank, world_size=size, is_first_rank=first, is_last_rank=last, cpu_group=None
     )

@@ -1,0 +1,85 @@
+"""`make engines`: writes docs/engines.md from specs/engines, what was compared, and docs/engines.yaml."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tpspec.cli.arguments import ENGINES
+from tpspec.engines.engine import read_engine
+from tpspec.engines.schema import EngineDocument
+
+ROOT = Path(__file__).parent.parent
+TABLE = ROOT / "docs" / "engines.md"
+BY_HAND = ROOT / "docs" / "engines.yaml"
+RECORDS = ROOT / "tests" / "fixtures" / "engines.json"
+HEAD = """\
+<!-- written by `make engines` from specs/engines, tests/fixtures/engines.json and docs/engines.yaml -->
+# Exports for engines
+
+`tpspec export SRC OUT --engine ENGINE --tp N` writes one set of files per rank, laid out as the engine
+keeps a rank's tensors, for its `sharded_state` loader: each rank reads its own files, no more. What the
+engines call tensors, and how they join them, is data in [specs/engines](../specs/engines); the cuts are those
+of the Layout. `tpspec verify OUT --engine ENGINE --against SRC` compares such a directory, or one that the
+engine itself has saved, with a checkpoint, tensor by tensor.
+
+*Compared*: for small models of the class, at each of these sizes, the engine's own `sharded_state` loader
+reads our files, and every tensor of every rank has the bits that its default loader makes of the checkpoint;
+and what its saver writes is verified. At tp 8 KV heads are copied, and the vocabulary is no multiple of 64.
+*Served*: the engine generated from the export the tokens that it generates from the checkpoint. *Read*: in
+the engine's source alone. `make test-engines` compares and serves again.
+
+"""
+NOTES = {
+    "vllm": """\
+Compared with the CPU build of release {version}. `--engine-version` writes the names of earlier releases,
+from {since} on. The files hold the layout before vLLM's own post-processing, which its loader wants.""",
+    "sglang": """\
+Compared with release {version}, whose model classes and loaders ran on a CPU with stand-ins for its kernels:
+no token was generated. Its loader reads after its post-processing, which on GPUs may lay experts out anew for
+some of its `--moe-runner-backend`s; the exports are for the default one.""",
+}
+
+
+def render() -> str:
+    """The document."""
+    record, by_hand = json.loads(RECORDS.read_text()), yaml.safe_load(BY_HAND.read_text())
+    parts = [HEAD]
+    for name in ENGINES:
+        engine = read_engine(name)
+        since = engine.versions[-1].since if engine.versions else engine.compared_with
+        note = NOTES[name].format(version=record["engines"][name]["version"], since=since)
+        rows = "\n".join(_rows(engine, record, by_hand))
+        parts.append(f"## {engine.title}\n\n{note}\n\n| model class | state |\n|---|---|\n{rows}\n")
+        left = "\n".join(f"| {cls} | {why} |" for cls, why in by_hand["out"][name].items())
+        parts.append(f"Not exported:\n\n| model class | why |\n|---|---|\n{left}\n")
+    return "\n".join(parts)
+
+
+def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any]) -> list[str]:
+    """One line for each model class: what was compared, and what more is known."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for name, of_model in record["engines"][engine.engine]["ranks"].items():
+        for cls in record["models"][name]["config"]["architectures"]:
+            sizes[cls] |= set(map(int, of_model))
+    more: dict[str, list[str]] = defaultdict(list)
+    for said in by_hand["served"]:
+        if said["engine"] == engine.engine:
+            more[said["class"]].append(f"served: {said['model']}")
+    for said in by_hand["read"]:
+        if said["engine"] == engine.engine:
+            more[said["class"]].append(f"read: {said['why']}")
+    classes = sorted(cls for family in engine.families.values() for cls in family.classes)
+    rows = []
+    for cls in classes:
+        compared = [f"compared at tp {', '.join(map(str, sorted(sizes[cls])))}"] if sizes[cls] else []
+        rows.append(f"| {cls} | {'; '.join([*compared, *more[cls]]) or '**not compared**'} |")
+    return rows
+
+
+if __name__ == "__main__":
+    TABLE.write_text(render())

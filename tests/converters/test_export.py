@@ -1,0 +1,242 @@
+"""Exports: what engines made of small models is what we write; and everything that convert can take."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_checkpoints import RECORDS, digests, write
+
+from benchmarks.convert import CONFIG, write_model
+from tpspec.converters.convert import convert
+from tpspec.converters.engines.export import export
+from tpspec.converters.engines.verify import verify_export
+from tpspec.converters.sources import open_source
+from tpspec.engines.engine import read_engine
+from tpspec.engines.layout import EngineLayout, engine_layout
+from tpspec.errors import TpspecError
+from tpspec.file_names import EXPORT
+from tpspec.resolve import choose_spec, resolve, resolve_layout
+from tpspec.safetensors_header import read_header
+
+RECORD: dict[str, Any] = json.loads(RECORDS.read_text())
+ROOT = Path(__file__).parents[2]
+TPSPEC = [sys.executable, "-m", "tpspec"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+CASES = [
+    (engine, name, int(tp))
+    for engine, of_engine in RECORD["engines"].items()
+    for name, sizes in of_engine["ranks"].items()
+    for tp in sizes
+    if (engine, tp) in {("vllm", "8"), ("sglang", "2")}
+]
+"""Every model once for each engine: KV heads are copied in one, cut in the other."""
+
+
+def layout_of(source: Path, tp: int, engine: str = "vllm", release: str | None = None) -> EngineLayout:
+    checkpoint = open_source(str(source)).checkpoint
+    spec = choose_spec(checkpoint.config)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+    return engine_layout(resolution, read_engine(engine), tp, release)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A Llama with biases and copied KV heads."""
+    return write(RECORD["models"]["llama biases"], tmp_path / "source")
+
+
+@pytest.mark.parametrize(("engine", "name", "tp"), CASES)
+def test_every_rank_is_what_the_engine_made_of_the_checkpoint(
+    tmp_path: Path, engine: str, name: str, tp: int
+) -> None:
+    source = write(RECORD["models"][name], tmp_path / "source")
+    export(open_source(str(source)), tmp_path / "out", layout_of(source, tp, engine))
+    assert digests(tmp_path / "out", tp) == RECORD["engines"][engine]["ranks"][name][str(tp)]
+
+
+def test_what_is_exported_stands_in_this_order_and_shape(tmp_path: Path, source: Path) -> None:
+    export(open_source(str(source)), tmp_path / "out", layout_of(source, 8))
+    header = read_header(tmp_path / "out" / "model-rank-1-part-0.safetensors")
+    first = {t.name: (t.dtype, t.shape) for t in header.tensors if ".layers.1." not in t.name}
+    attention = "model.layers.0.self_attn"
+    assert first == {
+        f"{attention}.attn._q_scale": ("F32", ()),
+        f"{attention}.attn._k_scale": ("F32", ()),
+        f"{attention}.attn._v_scale": ("F32", ()),
+        f"{attention}.attn._prob_scale": ("F32", ()),
+        "model.embed_tokens.weight": ("BF16", (128, 256)),
+        "lm_head.weight": ("BF16", (128, 256)),
+        f"{attention}.qkv_proj.weight": ("BF16", (96, 256)),
+        f"{attention}.qkv_proj.bias": ("BF16", (96,)),
+        f"{attention}.o_proj.weight": ("BF16", (256, 32)),
+        f"{attention}.o_proj.bias": ("BF16", (256,)),
+        "model.layers.0.mlp.gate_up_proj.weight": ("BF16", (112, 256)),
+        "model.layers.0.mlp.down_proj.weight": ("BF16", (256, 56)),
+        "model.layers.0.input_layernorm.weight": ("BF16", (256,)),
+        "model.layers.0.post_attention_layernorm.weight": ("BF16", (256,)),
+        "model.norm.weight": ("BF16", (256,)),
+    }
+
+
+def test_query_key_and_value_rows_of_a_rank_follow_one_another(tmp_path: Path, source: Path) -> None:
+    export(open_source(str(source)), tmp_path / "out", layout_of(source, 8))
+    name = "model.layers.1.self_attn.{}_proj.weight"
+    query, key, value = (stored(source, name.format(part)) for part in "qkv")
+    joined = np.concatenate([query[5 * 32 : 6 * 32], key[32:64], value[32:64]])
+    assert np.array_equal(of_rank(tmp_path / "out", 5, name.format("qkv")), joined)
+
+
+def test_a_rows_bias_is_whole_on_every_rank_and_the_vocabulary_ends_in_zeros(
+    tmp_path: Path, source: Path
+) -> None:
+    export(open_source(str(source)), tmp_path / "out", layout_of(source, 8))
+    bias = stored(source, "model.layers.0.self_attn.o_proj.bias")
+    for rank in (0, 7):
+        assert np.array_equal(of_rank(tmp_path / "out", rank, "model.layers.0.self_attn.o_proj.bias"), bias)
+    head = of_rank(tmp_path / "out", 7, "lm_head.weight")
+    assert np.array_equal(head[:104], stored(source, "lm_head.weight")[896:])
+    assert not head[104:].any()
+
+
+@pytest.mark.parametrize("tp", [1, 4, 8])
+def test_a_presharded_directory_exports_to_the_same_bytes(tmp_path: Path, source: Path, tp: int) -> None:
+    """Row biases, which its other ranks hold as zeros, and copied KV heads come from where they are whole."""
+    reader = open_source(str(source))
+    convert(reader, tmp_path / "cut", resolve_layout(reader.checkpoint, 8))
+    for start, out in ((source, "direct"), (tmp_path / "cut", "again")):
+        export(open_source(str(start)), tmp_path / out, layout_of(start, tp))
+    assert digests(tmp_path / "direct", tp) == digests(tmp_path / "again", tp)
+    assert not verify_export(tmp_path / "again", "vllm", open_source(str(source))).findings
+
+
+def test_a_damaged_presharded_directory_is_refused(tmp_path: Path, source: Path) -> None:
+    reader = open_source(str(source))
+    convert(reader, tmp_path / "cut", resolve_layout(reader.checkpoint, 2))
+    flip(tmp_path / "cut" / "model-rank-00001-of-00002.safetensors", -1)
+    with pytest.raises(TpspecError, match="rank 1 cannot be loaded"):
+        export(open_source(str(tmp_path / "cut")), tmp_path / "out", layout_of(tmp_path / "cut", 2))
+
+
+@pytest.mark.parametrize("name", ["bloom", "gpt_oss", "mixtral"])
+def test_parts_together_hold_what_one_file_would(tmp_path: Path, name: str) -> None:
+    source = write(RECORD["models"][name], tmp_path / "source")
+    layout, limit = layout_of(source, 2), 200_000
+    export(open_source(str(source)), tmp_path / "out", layout, max_file_size=limit, strip_bytes=1 << 15)
+    files = sorted((tmp_path / "out").glob("model-rank-*-part-*.safetensors"))
+    assert len(files) > 4
+    for path in files:
+        tensors = read_header(path).tensors
+        assert len(tensors) == 1 or sum(t.stop - t.start for t in tensors) <= limit
+    assert not verify_export(tmp_path / "out", "vllm", open_source(str(source))).findings
+
+
+def test_config_tokenizer_and_code_go_along(tmp_path: Path, source: Path) -> None:
+    for name in ("generation_config.json", "tokenizer.json", "modeling_llama.py"):
+        (source / name).write_text("{}")
+    done = export(open_source(str(source)), tmp_path / "out", layout_of(source, 2))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {
+        *done.written,
+        *("config.json", "generation_config.json", "tokenizer.json", "modeling_llama.py"),
+        EXPORT,
+    }
+    assert done.serve == f"vllm serve {tmp_path / 'out'} --load-format sharded_state --tensor-parallel-size 2"
+
+
+def test_killed_at_any_moment_the_same_command_goes_on(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "source", CONFIG | {"num_hidden_layers": 2, "hidden_size": 1024})
+    out = tmp_path / "out"
+    command = [*TPSPEC, "export", str(model), str(out), "--engine", "vllm", "--tp", "8"]
+    for delay in (0.0, 0.1):
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            while process.poll() is None and not list(out.glob("*.partial")):
+                time.sleep(0.01)
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == 0 or not (out / EXPORT).exists()
+    if not (out / EXPORT).exists():
+        subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+    assert not verify_export(out, "vllm", open_source(str(model))).findings
+    assert not verify_export(out, "vllm").findings
+
+
+def test_verify_says_what_differs_tensor_by_tensor(tmp_path: Path, source: Path) -> None:
+    """As for a directory that an engine saved: no manifest, names in any order, files in any parts."""
+    out = tmp_path / "out"
+    export(open_source(str(source)), out, layout_of(source, 2), max_file_size=500_000)
+    (out / EXPORT).unlink()
+    header = read_header(out / "model-rank-1-part-1.safetensors")
+    flip(header.path, header.tensors[-1].stop - 1)
+    shutil.move(out / "model-rank-0-part-2.safetensors", tmp_path / "aside")
+    gone = {tensor.name for tensor in read_header(tmp_path / "aside").tensors}
+    found = verify_export(out, "vllm", open_source(str(source))).findings
+    assert {f.subject for f in found if f.problem == "is missing" and f.place == "rank 0"} == gone
+    (changed,) = [f for f in found if "other values" in f.problem]
+    assert changed.subject == header.tensors[-1].name
+    assert changed.place == header.name
+
+
+def test_verify_finds_another_dtype_another_shape_and_what_the_engine_has_not(
+    tmp_path: Path, source: Path
+) -> None:
+    out = tmp_path / "out"
+    export(open_source(str(source)), out, layout_of(source, 2))
+    found = verify_export(out, "sglang", open_source(str(source))).findings
+    assert {f.problem for f in found} == {"is nothing that SGLang makes of the source"}
+    assert {f.subject.rpartition(".")[2] for f in found} == {
+        "_q_scale",
+        "_k_scale",
+        "_v_scale",
+        "_prob_scale",
+    }
+    other = write(RECORD["models"]["qwen3"], tmp_path / "other")
+    problems = [f.problem for f in verify_export(out, "vllm", open_source(str(other))).findings]
+    assert "is missing" in problems
+
+
+def test_a_directory_without_a_manifest_asks_for_its_source(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    export(open_source(str(source)), out, layout_of(source, 2))
+    assert not verify_export(out, "vllm").findings
+    flip(out / "model-rank-0-part-0.safetensors", -1)
+    (finding,) = verify_export(out, "vllm").findings
+    assert finding.subject == "model-rank-0-part-0.safetensors"
+    (out / EXPORT).unlink()
+    with pytest.raises(TpspecError, match="nothing says what it should hold"):
+        verify_export(out, "vllm")
+    (out / "model-rank-0-part-0.safetensors").unlink()
+    with pytest.raises(TpspecError, match="holds a file of rank 1, but none of rank 0"):
+        verify_export(out, "vllm")
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def stored(folder: Path, name: str) -> np.ndarray:
+    """A 16-bit tensor of a checkpoint."""
+    return _tensor(folder / "model.safetensors", name)
+
+
+def of_rank(folder: Path, rank: int, name: str) -> np.ndarray:
+    return _tensor(folder / f"model-rank-{rank}-part-0.safetensors", name)
+
+
+def _tensor(path: Path, name: str) -> np.ndarray:
+    (tensor,) = (tensor for tensor in read_header(path).tensors if tensor.name == name)
+    data = path.read_bytes()[tensor.start : tensor.stop]
+    return np.frombuffer(data, np.uint16).reshape(tensor.shape)

@@ -1,0 +1,152 @@
+"""What an engine's file may say, and what is refused before a byte is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_checkpoints import RECORDS, write
+
+from tpspec.checkpoint import open_checkpoint
+from tpspec.cli.arguments import ENGINES
+from tpspec.engines.engine import read_engine
+from tpspec.engines.layout import EngineLayout, engine_layout
+from tpspec.errors import TpspecError
+from tpspec.language.registry import BUILT_IN
+from tpspec.resolve import choose_spec, resolve
+
+RECORD: dict[str, Any] = json.loads(RECORDS.read_text())
+
+
+def made(
+    folder: Path, name: str, tp: int, engine: str = "vllm", release: str | None = None, **config: object
+) -> EngineLayout:
+    described = RECORD["models"][name]
+    folder.mkdir(exist_ok=True)
+    write({**described, "config": described["config"] | config}, folder / "source")
+    checkpoint = open_checkpoint(folder / "source")
+    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
+    return engine_layout(resolution, read_engine(engine), tp, release)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_of_the_command_line_has_a_sound_file(engine: str) -> None:
+    assert read_engine(engine).engine == engine
+    assert {path.stem for path in (BUILT_IN / "engines").glob("*.yaml")} == set(ENGINES)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_family_of_an_engine_was_compared_with_it(engine: str) -> None:
+    """But for those whose docs entry says otherwise."""
+    compared = {
+        cls
+        for name in RECORD["engines"][engine]["ranks"]
+        for cls in RECORD["models"][name]["config"]["architectures"]
+    }
+    classes = {cls for family in read_engine(engine).families.values() for cls in family.classes}
+    assert classes - compared <= {"Gemma2ForCausalLM"}
+
+
+def test_a_model_class_that_the_engines_file_does_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError) as refused:
+        made(tmp_path, "llama", 2, architectures=["LlamaForCausalML"])
+    assert "LlamaForCausalML" in refused.value.message
+    assert "near it: LlamaForCausalLM" in refused.value.message
+    assert "let vLLM load the checkpoint itself" in refused.value.remedy
+
+
+def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError, match="names no `architectures`"):
+        made(tmp_path, "llama", 2, architectures=None)
+
+
+def test_a_tp_that_does_not_divide_the_heads_says_that_padding_helps(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError) as refused:
+        made(tmp_path, "llama", 3)
+    assert "num_attention_heads = 8: 8 % 3 = 2" in str(refused.value)
+    assert refused.value.remedy == "valid tp: 1, 2, 4, 8   or pad it first: tpspec pad"
+
+
+def test_a_vocabulary_that_does_not_divide_once_it_is_filled_up_is_refused(tmp_path: Path) -> None:
+    described = RECORD["models"]["opt"]
+    config = described["config"] | {"num_attention_heads": 12, "hidden_size": 768, "ffn_dim": 768}
+    config |= {"word_embed_proj_dim": 768}
+    shapes = {
+        name: [dtype, *(768 if size in (256, 448) else size for size in shape)]
+        for name, (dtype, *shape) in described["tensors"].items()
+    }
+    write({"config": config, "tensors": shapes}, tmp_path / "source")
+    checkpoint = open_checkpoint(tmp_path / "source")
+    resolution = resolve(choose_spec(config), config, checkpoint.tensors)
+    with pytest.raises(TpspecError, match="vLLM cannot load this checkpoint at tp=12") as refused:
+        engine_layout(resolution, read_engine("vllm"), 12)
+    assert "1000 rows are filled up to 1024, a multiple of 64: 1024 % 12 = 4" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "tp", "config", "condition"),
+    [
+        ("vllm", "gpt_oss", 8, {"num_key_value_heads": 4}, "num_key_value_heads % tp == 0"),
+        ("vllm", "qwen3_moe", 8, {"num_experts": 4}, "tp <= num_experts"),
+        ("sglang", "llama all biases", 2, {}, "not mlp_bias"),
+        ("sglang", "qwen2_moe dense first", 2, {}, "not mlp_only_layers"),
+    ],
+)
+def test_what_an_engine_refuses_is_refused(
+    tmp_path: Path, engine: str, name: str, tp: int, config: dict[str, object], condition: str
+) -> None:
+    described = json.loads(json.dumps(RECORD["models"][name]))
+    described["config"] |= config
+    for tensor, (_, *shape) in list(described["tensors"].items()):
+        if config.get("num_key_value_heads") and any(part in tensor for part in ("k_proj", "v_proj")):
+            described["tensors"][tensor][1] = shape[0] // 2
+        if config.get("num_experts") and any(f".experts.{n}." in tensor for n in range(4, 8)):
+            del described["tensors"][tensor]
+        elif config.get("num_experts") and tensor.endswith("mlp.gate.weight"):
+            described["tensors"][tensor][1] = 4
+    write(described, tmp_path / "source")
+    checkpoint = open_checkpoint(tmp_path / "source")
+    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
+    with pytest.raises(TpspecError) as refused:
+        engine_layout(resolution, read_engine(engine), tp)
+    assert condition in refused.value.message
+    assert f"refuses this model at tp={tp}" in refused.value.message
+
+
+def test_matrices_of_two_types_make_no_fused_one(tmp_path: Path) -> None:
+    described = json.loads(json.dumps(RECORD["models"]["llama"]))
+    described["tensors"]["model.layers.1.self_attn.k_proj.weight"][0] = "F16"
+    write(described, tmp_path / "source")
+    checkpoint = open_checkpoint(tmp_path / "source")
+    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
+    with pytest.raises(TpspecError) as refused:
+        engine_layout(resolution, read_engine("vllm"), 2)
+    assert "model.layers.1.self_attn.qkv_proj.weight: is made of" in str(refused.value)
+    assert "in BF16 and model.layers.1.self_attn.k_proj.weight in F16" in str(refused.value)
+
+
+def test_before_the_experts_had_a_module_of_their_own_they_had_other_names(tmp_path: Path) -> None:
+    now = {tensor.name for tensor in made(tmp_path / "now", "qwen3_moe", 2).tensors}
+    then = {tensor.name for tensor in made(tmp_path / "then", "qwen3_moe", 2, release="0.23.0").tensors}
+    experts = "model.layers.1.mlp.experts"
+    assert now - then >= {f"{experts}.routed_experts.w13_weight", f"{experts}.gate.weight"}
+    assert then - now >= {f"{experts}.w13_weight", f"{experts}.runner.gate.weight"}
+    same = {tensor.name for tensor in made(tmp_path / "same", "qwen3_moe", 2, release="0.24.0").tensors}
+    assert same == now
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "problem"),
+    [
+        ("llama", "0.10.0", "from 0.22.0 on, not in 0.10.0"),
+        ("llama", "newest", "'newest' is not a release of vLLM"),
+        ("deepseek_v3", "0.23.0", "the tensors of a DeepseekV3ForCausalLM is not known"),
+    ],
+)
+def test_a_release_whose_names_are_not_known_is_refused(
+    tmp_path: Path, name: str, release: str, problem: str
+) -> None:
+    with pytest.raises(TpspecError, match=problem):
+        made(tmp_path, name, 2, release=release)
