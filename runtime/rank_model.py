@@ -75,7 +75,8 @@ def load_rank(
     names = MemoryNames(spec, model)
     scope = resolution.scope(presharded.tp)
     keep_selected(names, scope, rank)
-    _fill(model, names, _weights(RankFile(file), resolution, dtype or _model_dtype(resolution)), rank)
+    stored = _weights(RankFile(file), names, resolution, dtype or _model_dtype(resolution))
+    _fill(model, names, stored, rank)
     _choose_expert_kernel(model)
     narrow_model(model, names, scope, rank)
     if dtype is not None:
@@ -113,13 +114,18 @@ def _model_dtype(resolution: Resolution) -> torch.dtype:
     return found
 
 
-def _weights(file: RankFile, resolution: Resolution, dtype: torch.dtype) -> RankFile | DequantizedFile:
+def _weights(
+    file: RankFile, names: MemoryNames, resolution: Resolution, dtype: torch.dtype
+) -> RankFile | DequantizedFile:
     """The rank's tensors, the quantized ones computed: plain modules have no kernels for them."""
     modules = quantized_modules(resolution)
     if not modules:
         return file
-    scalars = detect_format(resolution.config).scalars
-    unread = [name for name in file.names if name.rpartition(".")[2] in scalars]
+    quantization = detect_format(resolution.config)
+    unread = [name for name in file.names if name.rpartition(".")[2] in quantization.scalars]
+    if quantization.document and quantization.document.zero_biases:
+        strange = [name for name in file.names if name.endswith(".bias") and names.tensor(name) is None]
+        unread += [name for name in strange if not file.tensor(name).any()]
     return DequantizedFile(file, modules, unread, dtype)
 
 

@@ -11,8 +11,12 @@ from tpspec.errors import Finding, TpspecError
 from tpspec.regular_file import read_regular
 
 CONFIG = "config.json"
-QUANTIZATION = "hf_quant_config.json"
-"""Where older checkpoints of NVIDIA's Model Optimizer say how they are quantized."""
+BESIDE = {
+    "hf_quant_config.json": ("modelopt", "quantization"),
+    "quantize_config.json": ("gptq", None),
+    "quant_config.json": ("awq", None),
+}
+"""Where older checkpoints of ModelOpt, AutoGPTQ and AutoAWQ say how they are quantized: file, format and key."""
 MAX_BYTES = 16 << 20
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 """Where multimodal configs keep the language model's own config."""
@@ -31,16 +35,19 @@ def parse_config(text: bytes, where: str) -> dict[str, Any]:
 def with_quantization(
     config: dict[str, Any], names: Collection[str], read: Callable[[str], bytes]
 ) -> dict[str, Any]:
-    """The config, with what ModelOpt says in a file of its own, where the config itself says nothing.
+    """The config, with what a file beside it says of quantization where the config itself says nothing.
 
-    Raises TpspecError where that file is no JSON object.
+    Raises TpspecError where that file is not what its library writes.
     """
-    if config.get("quantization_config") or QUANTIZATION not in names:
+    present = [name for name in BESIDE if name in names]
+    if config.get("quantization_config") or not present:
         return config
-    said = json_strict.loads(read(QUANTIZATION), QUANTIZATION).get("quantization")
+    (name, *_), (method, key) = present, BESIDE[present[0]]
+    settings = json_strict.loads(read(name), name)
+    said = settings.get(key) if key else settings
     if not isinstance(said, dict):
-        raise TpspecError(f"{QUANTIZATION} has no object called quantization")
-    return {**config, "quantization_config": {"quant_method": "modelopt", **said}}
+        raise TpspecError(f"{name} has no object called {key}")
+    return {**config, "quantization_config": {"quant_method": method, **said}}
 
 
 def model_types(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -317,7 +317,7 @@ class _Resolver:
                     problem = f"has {', '.join(sorted(has))} but no {' and no '.join(lacking)}"
                     self.faults.add(placed.pattern, problem, placed.place, binding=binding)
                 else:
-                    self._check_bias(placed, binding, "bias" in has)
+                    self._check_bias(placed, binding, has)
 
     def _lacking(self, placed: PlacedRule, binding: Mapping[str, int], has: Mapping[str, str]) -> list[str]:
         """The tensors that a module needs beside those that it has, by their element types."""
@@ -357,11 +357,14 @@ class _Resolver:
             INCOMPLETE,
         )
 
-    def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: bool) -> None:
+    def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: Collection[str]) -> None:
         if placed.rule.bias is None:
             return
         wanted = bool(self.scope.evaluate(placed.rule.bias, binding))
-        if wanted != has:
+        document = self.rules.storage.quantization.document
+        if document and document.zero_biases and not wanted and "weight" not in has:
+            return  # the rank that loads it sees whether it is of zeros
+        if wanted != ("bias" in has):
             problem = "is not in the checkpoint" if wanted else "is stored, but the model has none"
             where = f"{problem} (bias: {placed.rule.bias})"
             self.faults.add(placed.pattern, where, placed.place, "", binding, "bias")

@@ -126,3 +126,18 @@ def test_a_quantized_checkpoint_is_proved_against_one_rank_s_weights(tmp_path: P
     tiny_model(spec, WIDE).save_pretrained(tmp_path / "model")
     quantized, _ = stored(tmp_path / "model", quantizers.awq(), "llama")
     assert prove(checkpoint_subject(quantized, spec), 4).failure == ""
+
+
+def test_biases_of_zeros_that_autogptq_adds_are_not_missed(tmp_path: Path) -> None:
+    """Llama has no biases here; a checkpoint's own are cut with their matrices, and no rank needs them."""
+    spec = spec_named("llama")
+    tiny_model(spec, {**WIDE, "attention_bias": False, "mlp_bias": False}).save_pretrained(tmp_path / "model")
+    quantized, _ = stored(tmp_path / "model", quantizers.gptq(4), "llama")
+    tensors = load_file(quantized / "model.safetensors")
+    biases = {
+        name.replace("scales", "bias"): torch.zeros(tensor.shape[1])
+        for name, tensor in tensors.items()
+        if name.endswith("scales")
+    }
+    save_file({**tensors, **biases}, quantized / "model.safetensors", {"format": "pt"})
+    assert prove(checkpoint_subject(quantized, spec), 2).failure == ""

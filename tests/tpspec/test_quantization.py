@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from tpspec.config import with_quantization
 from tpspec.errors import TpspecError
 from tpspec.quantization import Quantization, detect_format
 from tpspec.stored import PLAIN, Stored
@@ -221,3 +223,23 @@ def test_a_refusal_of_bitsandbytes_says_what_can_be_done():
     with pytest.raises(TpspecError) as refusal:
         detected(quant_method="bitsandbytes", load_in_4bit=True)
     assert "convert the unquantized checkpoint" in str(refusal.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}, "producer": {}}, "modelopt"),
+        ("quantize_config.json", {"bits": 4, "group_size": 128, "desc_act": False}, "gptq"),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 128, "version": "GEMM"}, "awq"),
+    ],
+)
+def test_older_checkpoints_say_it_in_a_file_of_its_own(name: str, content: dict[str, Any], expected: str):
+    config = with_quantization({}, ["config.json", name], lambda _: json.dumps(content).encode())
+    assert detect_format(config).name == expected
+    said = {"quantization_config": {"quant_method": "fp8"}}
+    assert with_quantization(said, [name], lambda _: b"not read") is said
+
+
+def test_a_file_that_says_nothing_of_quantization_is_an_error():
+    with pytest.raises(TpspecError, match="has no object called quantization"):
+        with_quantization({}, ["hf_quant_config.json"], lambda _: b"{}")

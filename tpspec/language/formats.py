@@ -147,6 +147,8 @@ class FormatDocument(Strict):
     """Which modules have settings of their own."""
     head: Expr | None = None
     """Whether the head is quantized where the settings do not name it; not, if unsaid."""
+    zero_biases: bool = False
+    """Whether modules without a bias may have one of zeros stored with them."""
     scalars: Names = ()
     """Scalars that may belong to any module (scales of the KV cache): whole on every rank."""
     refuse: tuple[Refusal, ...] = ()
