@@ -16,7 +16,7 @@ BESIDE = {
     "quantize_config.json": ("gptq", None),
     "quant_config.json": ("awq", None),
 }
-"""Where older checkpoints of ModelOpt, AutoGPTQ and AutoAWQ say how they are quantized: file, format and key."""
+"""Where older checkpoints of ModelOpt, AutoGPTQ and AutoAWQ say how they are quantized: format and key."""
 MAX_BYTES = 16 << 20
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 """Where multimodal configs keep the language model's own config."""
