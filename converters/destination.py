@@ -24,9 +24,9 @@ def check_destination(out: Path, source: Path, manifest: str = MANIFEST) -> None
     names = sorted(entry.name for entry in out.iterdir())
     if manifest in names:
         clear_state(out)
+        check = f"check it with: tpspec verify {out}; " if manifest == MANIFEST else ""
         raise TpspecError(
-            f"{out} is complete already",
-            remedy=f"check it with: tpspec verify {out}; to make it anew, remove it or {ANOTHER}",
+            f"{out} is complete already", remedy=f"{check}to make it anew, remove it or {ANOTHER}"
         )
     if names and STATE not in names:
         raise TpspecError(f"{out} is not empty: it holds {names[0]}", remedy=ANOTHER)
