@@ -15,6 +15,7 @@ from tpspec.engines.schema import EngineDocument
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.patterns import compile_pattern
 from tpspec.layout import TensorLayout, whole
+from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
 
 ONE = "1.0"
@@ -81,10 +82,14 @@ def engine_layout(
 ) -> EngineLayout:
     """What an engine's ranks hold of a checkpoint whose headers were read; of a release, if one is given.
 
-    Raises TpspecError for a model class that the engine's file does not know, a tp that does not divide
-    what the spec or the engine cuts, and tensors that do not make up one of the engine's.
+    Raises TpspecError for quantized weights, a model class that the engine's file does not know, a tp that
+    does not divide what the spec or the engine cuts, and tensors that do not make up one of the engine's.
     """
     layer = family_of(engine, resolution, release)
+    quantization = detect_format(resolution.config)
+    if quantization.document:
+        message = f"{engine.title} keeps quantized weights ({quantization.name}) as its kernels order them"
+        raise TpspecError(message, remedy="let the engine load and cut the checkpoint itself")
     _check_fit(resolution, tp)
     if layer.fits and not resolution.scope(tp).evaluate(layer.fits, {}):
         message = f"{engine.title} refuses this model at tp={tp}: `{layer.fits}` does not hold"

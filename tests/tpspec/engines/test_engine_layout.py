@@ -57,6 +57,11 @@ def test_a_model_class_that_the_engines_file_does_not_know_is_refused(tmp_path: 
     assert "let vLLM load the checkpoint itself" in refused.value.remedy
 
 
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError, match=r"keeps quantized weights \(fp8\) as its kernels order them"):
+        made(tmp_path, "llama", 2, quantization_config={"quant_method": "fp8"})
+
+
 def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TpspecError, match="names no `architectures`"):
         made(tmp_path, "llama", 2, architectures=None)
