@@ -2,6 +2,7 @@
 
 make mutations                              all specs that cut otherwise than docs/mutations.json says
 … scripts/mutations.py --specs llama,phi3   these
+… scripts/mutations.py --all                everything again: after a change of the checks or the runtime
 """
 
 from __future__ import annotations
@@ -140,7 +141,9 @@ def stale(results: dict[str, Any]) -> list[str]:
 def main() -> None:
     known = provable()
     results = {name: result for name, result in read_results().items() if name in known}
-    asked = sys.argv[sys.argv.index("--specs") + 1].split(",") if "--specs" in sys.argv else stale(results)
+    asked = known if "--all" in sys.argv else stale(results)
+    if "--specs" in sys.argv:
+        asked = sys.argv[sys.argv.index("--specs") + 1].split(",")
     for start in range(0, len(asked), AT_ONCE):
         command = [sys.executable, __file__, "--one-process", *asked[start : start + AT_ONCE]]
         result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
