@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tpspec.absences import INCOMPLETE
 from tpspec.checkpoint import open_checkpoint
 from tpspec.config import model_types
 from tpspec.converters.convert import convert
@@ -36,7 +37,7 @@ from tpspec.padding import Order
 from tpspec.presharded import Presharded
 from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution
-from tpspec.resolve import INCOMPLETE, resolve
+from tpspec.resolve import resolve
 from tpspec.rules import OWN_CONFIG
 from tpspec.runtime.collectives import Alone, Collectives, Counted
 from tpspec.runtime.comparing import (

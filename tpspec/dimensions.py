@@ -7,6 +7,9 @@ from tpspec.language.spec import PlacedRule
 from tpspec.language.tags import TAGS
 from tpspec.stored import Dimension, Stored, weight_dimensions
 
+VECTORS = ("norm", "scale", "A_log")
+"""Ends of names of what may have two dimensions, and is no matrix to multiply with."""
+
 
 def full_name(parameter: str) -> str:
     """A tensor's name within its module, where a bare parameter stands for a module's weight.
@@ -28,10 +31,10 @@ def is_matrix(placed: PlacedRule) -> bool:
     embeddings and the like are not.
     """
     rule = placed.rule
-    if placed.pattern.subtree or rule.norm or rule.dim is not None:
+    leaf = placed.template.rpartition(".")[2]
+    if placed.pattern.subtree or rule.norm or rule.dim is not None or leaf.endswith(VECTORS):
         return False
     if not TAGS[rule.tag].cuts:
-        leaf = placed.template.rpartition(".")[2]
         return rule.shape is not None and len(rule.shape) == 2 and "proj" in leaf
     return rule.dims is None or {"in", "out"} <= {*rule.dims}
 

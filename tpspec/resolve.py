@@ -7,17 +7,16 @@ once; which tensors a tp does not divide is found for each tp.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from tpspec.absences import Absences
 from tpspec.cache import cache_dtype
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.config import model_types
-from tpspec.dimensions import full_name
 from tpspec.dtypes import STORED_AS
-from tpspec.errors import Finding, TpspecError
 from tpspec.faults import Faults
 from tpspec.language import registry
 from tpspec.language.expressions import ExpressionError
@@ -35,10 +34,6 @@ from tpspec.rules import RuleError, Rules
 from tpspec.scope import ConfigScope
 from tpspec.shapes import declared, parameters, stored_dtype, stored_shape
 from tpspec.sharing import Sharing
-
-MAX_TENSORS = 2**18
-"""One rule for more modules than this is a broken config, not a model."""
-INCOMPLETE = "is the checkpoint complete, and config.json its own?"
 
 
 def resolve_layout(
@@ -125,6 +120,7 @@ class _Resolver:
         self.scope = scope
         self.rules = rules
         self.faults = faults
+        self.absences = Absences(rules, faults)
         self.dtype = STORED_AS[cache_dtype(scope.config)[0]]
         self.at_fault: set[tuple[int, tuple[int, ...]]] = set()
         """Rules and bindings whose tensors were found wanting, and so are not absent."""
@@ -157,7 +153,7 @@ class _Resolver:
             return
         count = prod(len(self.scope.range(name)) for name in placed.pattern.variables if name not in binding)
         for parameter in parameters(self.rules, placed, binding):
-            if parameter != "bias" and self._tied(placed):
+            if parameter != "bias" and self.absences.tied(placed):
                 continue
             shape = stored_shape(self.rules, placed, binding, parameter)
             dtype = stored_dtype(self.rules, placed, binding, parameter, self.dtype)
@@ -191,7 +187,7 @@ class _Resolver:
             )
             if item:
                 shared.append(item)
-        self._check_absent(shared, forms)
+        self.absences.check(shared, forms, self.at_fault)
         for item, problem, remedy in suspicious_vectors(shared):
             self.faults.add(item.placed.pattern, problem, item.placed.place, remedy, item.binding)
         return (*shared, *scalars), tuple(ignored)
@@ -287,87 +283,6 @@ class _Resolver:
         problem = f"no rule of {self.spec.where} names this tensor, shape {list(tensor.shape)}"
         remedy = "tag it under `modules`, or list it under `ignore` if nothing needs it"
         self.faults.add(tensor.name, problem, tensor.file, remedy)
-
-    def _check_absent(self, shared: list[Shared], forms: Collection[tuple[str, str]]) -> None:
-        """Every rule that is not optional has its tensors, each once."""
-        present: dict[int, dict[tuple[int, ...], dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
-        for item in shared:
-            values = tuple(item.binding.values())
-            parameters = present[id(item.placed)][values]
-            assert item.tensor is not None
-            if item.parameter in parameters and not item.placed.pattern.subtree:
-                problem = "the checkpoint has this tensor under two names"
-                self.faults.add(item.tensor.name, problem, item.tensor.file)
-            parameters[item.parameter] = item.tensor.dtype
-        for placed in self.spec.rules:
-            if placed.form and placed.form not in forms:
-                continue
-            required = not (placed.rule.optional or placed.pattern.subtree or self._tied(placed))
-            if not (required or present[id(placed)]):
-                continue
-            for binding in self._expected(placed):
-                values = tuple(binding.values())
-                has = present[id(placed)].get(values)
-                if has is None:
-                    if required and (id(placed), values) not in self.at_fault:
-                        self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
-                elif not (placed.pattern.subtree or self._tied(placed)) and (
-                    lacking := self._lacking(placed, binding, has)
-                ):
-                    problem = f"has {', '.join(sorted(has))} but no {' and no '.join(lacking)}"
-                    self.faults.add(placed.pattern, problem, placed.place, binding=binding)
-                else:
-                    self._check_bias(placed, binding, has)
-
-    def _lacking(self, placed: PlacedRule, binding: Mapping[str, int], has: Mapping[str, str]) -> list[str]:
-        """The tensors that a module needs beside those that it has, by their element types."""
-        names = {full_name(parameter): dtype for parameter, dtype in has.items() if parameter != "bias"}
-        telling = next((name for name in names if name != "weight"), "weight")
-        stored = self.rules.storage.found(placed, binding, telling, names.get("weight", ""))
-        needed = stored.needed if stored.quantized else ("weight",)
-        found = {stored.parameters[name].name if name in stored.parameters else name for name in names}
-        return [name for name in needed if name not in found]
-
-    def _expected(self, placed: PlacedRule) -> Iterator[dict[str, int]]:
-        count = 1
-        for name in placed.pattern.variables:
-            count *= len(self.scope.range(name))
-        if count > MAX_TENSORS:
-            problem = f"config.json makes it {count} modules; a model has at most {MAX_TENSORS}"
-            raise TpspecError(
-                "config.json is not a model's", [Finding(placed.template, problem, placed.place)]
-            )
-        for binding in self.scope.bindings(placed.pattern.variables):
-            try:
-                if self.rules.applies(placed, binding):
-                    yield binding
-            except ExpressionError as error:
-                self.faults.add(placed.pattern, str(error), placed.place, binding=binding)
-
-    def _tied(self, placed: PlacedRule) -> bool:
-        return bool(placed.rule.tied_to and self.scope.lookup("tie_word_embeddings", {}))
-
-    def _absent(self, placed: PlacedRule) -> tuple[str, str, str]:
-        if placed.rule.tied_to:
-            problem = f"is not in the checkpoint, and config.json does not tie it to {placed.rule.tied_to}"
-            return problem, placed.place, "set tie_word_embeddings in config.json if the weights are tied"
-        return (
-            "is not in the checkpoint",
-            placed.place,
-            INCOMPLETE,
-        )
-
-    def _check_bias(self, placed: PlacedRule, binding: Mapping[str, int], has: Collection[str]) -> None:
-        if placed.rule.bias is None:
-            return
-        wanted = bool(self.scope.evaluate(placed.rule.bias, binding))
-        document = self.rules.storage.quantization.document
-        if document and document.zero_biases and not wanted and "weight" not in has:
-            return  # the rank that loads it sees whether it is of zeros
-        if wanted != ("bias" in has):
-            problem = "is not in the checkpoint" if wanted else "is stored, but the model has none"
-            where = f"{problem} (bias: {placed.rule.bias})"
-            self.faults.add(placed.pattern, where, placed.place, "", binding, "bias")
 
 
 def _remedy(error: Exception) -> str:
