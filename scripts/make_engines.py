@@ -30,8 +30,8 @@ engine itself has saved, with a checkpoint, tensor by tensor.
 *Compared*: for small models of the class, at each of these sizes, the engine's own `sharded_state` loader
 reads our files, and every tensor of every rank has the bits that its default loader makes of the checkpoint;
 and what its saver writes is verified. At tp 8 KV heads are copied, and the vocabulary is no multiple of 64.
-*Served*: the engine generated from the export the tokens that it generates from the checkpoint. *Read*: in
-the engine's source alone. `make test-engines` compares and serves again.
+*Served*: the engine generated from the export the tokens that it generates from the checkpoint.
+`make test-engines` compares and serves again.
 
 """
 NOTES = {
@@ -70,9 +70,6 @@ def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any
     for said in by_hand["served"]:
         if said["engine"] == engine.engine:
             more[said["class"]].append(f"served: {said['model']}")
-    for said in by_hand["read"]:
-        if said["engine"] == engine.engine:
-            more[said["class"]].append(f"read: {said['why']}")
     classes = sorted(cls for family in engine.families.values() for cls in family.classes)
     rows = []
     for cls in classes:

@@ -1,16 +1,19 @@
 """An export and its checkpoint served by vLLM's CPU build: the tokens of both, and how long each takes.
 
-    python tests/engines/serve.py CHECKPOINT EXPORT
+    python tests/engines/serve.py [CHECKPOINT] [--tp N]
 
-In an environment that has vLLM; the export's ranks share the machine's cores. Run by `make test-engines`.
+In an environment that has vLLM and tpspec; the ranks share the machine's cores. Without a checkpoint, a random
+Llama with head_dim 64. Run by `make test-engines`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,15 +22,51 @@ NEW_TOKENS = 24
 
 
 def main() -> None:
-    checkpoint, export = map(Path, sys.argv[1:])
-    tp = len(list(export.glob("model-rank-*-part-0.safetensors")))
-    said = [answer(checkpoint, tp, "auto"), answer(export, tp, "sharded_state")]
-    for name, (tokens, seconds) in zip(("checkpoint", "export"), said, strict=True):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("checkpoint", nargs="?", type=Path)
+    parser.add_argument("--tp", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        source = arguments.checkpoint or random_llama(Path(folder) / "llama")
+        out, tp = Path(folder) / "export", arguments.tp
+        exporting = [
+            sys.executable,
+            "-m",
+            "tpspec",
+            "export",
+            source,
+            out,
+            "--engine",
+            "vllm",
+            "--tp",
+            str(tp),
+        ]
+        subprocess.run(exporting, check=True)
+        said = {"checkpoint": answer(source, tp, "auto"), "export": answer(out, tp, "sharded_state")}
+    for name, (tokens, seconds) in said.items():
         print(f"{name}: started in {seconds:.1f} s, {tokens}")
-    same = said[0][0] == said[1][0]
+    same = said["checkpoint"][0] == said["export"][0]
     print(f"tp {tp}: {'the same tokens' if same else 'other tokens'}")
     print(f"{int(same)} passed, {int(not same)} failed")
     sys.exit(not same)
+
+
+def random_llama(out: Path) -> Path:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=512,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(out)
+    return out
 
 
 def answer(model: Path, tp: int, load_format: str) -> tuple[list[list[int]], float]:
