@@ -144,6 +144,18 @@ def test_a_failure_of_the_model_s_code_names_the_module(tmp_path: Path) -> None:
     assert "the forward pass fails at transformer.h.0.self_attention" in proof.failure
 
 
+def test_a_head_that_the_spec_takes_for_an_embedding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "spec: 1\narchitecture: wrong\nmodel_types: [llama]\nextends: llama\nmodules:\n"
+        "  lm_head: {vocab: vocab}\n"
+    )
+    with tiny_subject(spec_from_file(path), path) as subject:
+        proof = prove(subject, 2)
+    assert "the spec says that lm_head is an embedding; in the model it is a head" in proof.failure
+    assert "a head says `tied_to`, or `head: true`" in proof.failure
+
+
 def test_a_proof_says_which_matrices_are_whole_on_every_rank(tmp_path: Path) -> None:
     path = tmp_path / "whole.yaml"
     path.write_text(

@@ -11,8 +11,10 @@ import pytest
 from tpspec.checkpoint import StoredTensor
 from tpspec.errors import TpspecError
 from tpspec.language import registry
+from tpspec.planning.weights import inventory
 from tpspec.resolution import Resolution
 from tpspec.resolve import choose_spec, resolve
+from tpspec.sites import implied_sites, predicted
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -376,3 +378,41 @@ def test_stacked_experts_follow_one_another_in_a_rank_file(tmp_path: Path) -> No
     assert order[0] == "h.0.scale"
     assert order[1:7] == [f"h.0.e.{e}.{w}.weight" for e in range(3) for w in ("w1", "w3")]
     assert order[7:13] == [f"h.1.e.{e}.{w}.weight" for e in range(3) for w in ("w1", "w3")]
+
+
+def test_a_config_alone_gives_the_tensors_that_the_headers_have() -> None:
+    alone = resolve(choose_spec(LLAMA), LLAMA)
+    assert inventory(alone).kinds == inventory(of_llama()).kinds
+    shapes = {item.placed.template: (item.tensor.shape, item.count) for item in alone.shared if item.tensor}
+    assert shapes["model.layers.{layer}.self_attn.k_proj"] == ((8, 32), 3)
+    tied = resolve(choose_spec(LLAMA), LLAMA | {"tie_word_embeddings": True})
+    assert inventory(tied).parameters == inventory(alone).parameters - 10 * 32
+    biased = resolve(choose_spec(LLAMA), LLAMA | {"attention_bias": True})
+    assert inventory(biased).parameters == inventory(alone).parameters + 3 * (32 + 8 + 8 + 32)
+
+
+def test_a_size_among_the_dimensions_is_held_against_the_config() -> None:
+    spec = registry.spec_named("mamba2")
+    config = spec.tiny | {"model_type": "mamba2", "conv_kernel": 4}
+    alone = resolve(spec, config)
+    wrong = {
+        name: (*shape[:2], 5) if name.endswith("conv1d") else shape
+        for item in alone.shared
+        if item.tensor
+        for layer in range(2)
+        for name, shape in [(item.tensor.name.replace("{layer}", str(layer)), item.tensor.shape)]
+    }
+    text = "\n".join(problems(resolve(spec, config, stored(wrong))))
+    assert "has 5 in dimension 2, but config.json makes it 4 (conv_kernel)" in text
+
+
+def test_a_config_and_the_headers_imply_the_same_collectives() -> None:
+    alone, headers = resolve(choose_spec(LLAMA), LLAMA), of_llama()
+    sites = implied_sites(alone, 4)
+    assert sites == implied_sites(headers, 4)
+    assert [(site.kind, site.module, site.elements) for site in sites if site.kind != "reduce"] == [
+        ("embedding", "model.embed_tokens", 32),
+        ("logits", "lm_head", 3),
+    ]
+    assert predicted(sites) == {"all_reduce": 7, "all_gather": 1}
+    assert implied_sites(alone, 1) == []

@@ -54,6 +54,7 @@ def test_alternatives_become_rules_of_their_own(tmp_path: Path) -> None:
         ("{row: q}", "{column: q, reduce_at: x}", "'reduce_at' does not go with 'column'", 10),
         ("{row: q}", "{row: q, reduce_at: x, reduce_before: y}", "two places for one sum", 10),
         ("{row: q}", "{row: q, dims: [expert, out]}", "does not name 'in'", 10),
+        ("{row: q}", "{row: q, dims: [out, in, 'import os']}", "not an expression", 10),
         ("{row: q}", "{row: q, width: [1, 2]}", "2 widths for 1 parts", 10),
         ("{row: q}", "{qkv-head: [q, {axis: replicated}]}", "a replicated part needs its width", 10),
         ("{row: q}", "{row: q, when: 'import os'}", "not an expression", 10),
@@ -111,6 +112,11 @@ def test_a_row_whose_producer_is_replicated_names_both(tmp_path: Path) -> None:
     assert finding.subject == "layers.{layer}.down"
     assert "'ffn'" in finding.problem
     assert "up is replicated" in finding.problem
+
+
+def test_what_a_token_uses_is_part_of_a_range(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError, match="active: there is no range 'experts'; there are layer"):
+        load(tmp_path, GOOD.replace("modules:", "active: {experts: 2}\nmodules:"))
 
 
 def test_definitions_may_refine_the_config_but_not_go_in_circles(tmp_path: Path) -> None:
