@@ -35,6 +35,7 @@ class Architecture(Strict):
     of: tuple[Name, ...]
     config: dict[Name, Expr]
     write: dict[Name, Any] = Field(default_factory=dict)
+    defaults: dict[Name, Any] = Field(default_factory=dict)
     leave_out: tuple[Name, ...] = ()
     refuse: dict[str, Expr] = Field(default_factory=dict)
     zeros: dict[Names, Names] = Field(default_factory=dict)
@@ -95,7 +96,7 @@ def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> Pad
     tensors = {tensor.name: tensor for tensor in (_tensor(item, tp) for item in kept)}
     for zeros in _zeros(entry, scope, tensors):
         tensors[zeros.name] = zeros
-    written = {key: value for key, value in config.items() if key not in entry.leave_out}
+    written = entry.defaults | {key: value for key, value in config.items() if key not in entry.leave_out}
     values = architectures().common | entry.config
     written |= {key: scope.evaluate(value) for key, value in values.items()} | entry.write
     apart = [item.tensor.name for item in resolution.shared if item.tensor and item.sharing.apart]

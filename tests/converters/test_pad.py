@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from tpspec.converters.pad import RECORD, pad
 from tpspec.converters.sources import open_source
 from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_for
-from tpspec.padded_model import ALIGN, padded_model
+from tpspec.padded_model import ALIGN, Architecture, architectures, padded_model
 from tpspec.padding import Order
 from tpspec.resolve import resolve_checked
 from tpspec.runtime.tiny import tiny_model
@@ -117,6 +117,23 @@ def test_an_interrupted_run_looks_like_no_model_and_goes_on(tmp_path: Path) -> N
     assert files == {path.name: path.read_bytes() for path in wanted.iterdir()}
     with pytest.raises(TpspecError, match="is complete already"):
         padded(source, out, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        (kind, entry)
+        for entry in architectures().architectures
+        if "model_type" in entry.write
+        for kind in entry.of
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.write["model_type"],
+)
+def test_what_a_config_leaves_out_means_the_same_to_the_other_class(kind: str, entry: Architecture) -> None:
+    own, other = CONFIG_MAPPING[kind]().to_dict(), CONFIG_MAPPING[entry.write["model_type"]]().to_dict()
+    said = {"vocab_size", *architectures().common, *entry.config, *entry.write, *entry.leave_out}
+    differing = {key: own[key] for key in own.keys() & other.keys() - said if own[key] != other[key]}
+    assert differing == entry.defaults
 
 
 def test_the_record_says_what_was_padded(tmp_path: Path) -> None:
