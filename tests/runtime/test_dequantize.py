@@ -56,6 +56,8 @@ modules:
   gate_up: {{merged: [ffn, ffn]}}
   turns:   {{merged: [ffn, ffn], interleaved: ffn}}
   down:    {{row: ffn}}
+  turned:  {{column: ffn, layout: in-out}}
+  back:    {{row: ffn, layout: in-out}}
   a_proj:  {{replicated: [64, hidden_size]}}
   experts.{{expert}}.w1: {{column: ffn}}
   experts.{{expert}}.w2: {{row: ffn}}
@@ -77,6 +79,8 @@ MATRICES = {
     "gate_up": (2 * FFN, HIDDEN),
     "turns": (2 * FFN, HIDDEN),
     "down": (HIDDEN, FFN),
+    "turned": (FFN, HIDDEN),
+    "back": (HIDDEN, FFN),
     "a_proj": (64, HIDDEN),
     **{f"experts.{expert}.w1": (FFN, HIDDEN) for expert in range(EXPERTS)},
     **{f"experts.{expert}.w2": (HIDDEN, FFN) for expert in range(EXPERTS)},
@@ -159,7 +163,11 @@ def made(tmp_path: Path, by: Quantizer) -> tuple[Path, Path, Path]:
     spec.write_text(SPEC.replace("STACKED", STACKED if by.stacks else ""))
     stored, plain = {"router.weight": torch.randn(EXPERTS, HIDDEN)}, {}
     for name, shape in MATRICES.items():
-        parts, plain[f"{name}.weight"] = by.quantize(torch.randn(shape))
+        parts, whole = by.quantize(torch.randn(shape))
+        if name in ("turned", "back"):
+            whole = whole.t().contiguous()
+            parts |= {"weight": parts["weight"].t().contiguous()} if "weight" in parts else {}
+        plain[f"{name}.weight"] = whole
         stored |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
     if by.stacks:
         for name, shape in (("stack.up", (2 * FFN, HIDDEN)), ("stack.down", (HIDDEN, FFN))):

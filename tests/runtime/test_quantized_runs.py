@@ -50,23 +50,22 @@ PADDED = {
 }
 
 
-def stored(folder: Path, by: Quantizer, spec_name: str) -> tuple[Path, Path]:
+def stored(folder: Path, by: Quantizer, spec_name: str, *, head: bool = False) -> tuple[Path, Path]:
     """The checkpoint in a folder with its matrices quantized, and with what they are read as."""
     checkpoint = open_checkpoint(folder)
     resolution = resolve(spec_named(spec_name), checkpoint.config, checkpoint.tensors)
     least = 3 if by.name == "mxfp4" else 2  # gpt-oss keeps its attention as it is
+    cut = ("row", "column", "qkv-head", "merged", *(["vocab"] if head else []))
     matrices = {
         item.tensor.name
         for item in resolution.shared
-        if item.placed.rule.tag in ("row", "column", "qkv-head", "merged") and len(item.tensor.shape) >= least
+        if item.placed.rule.tag in cut and len(item.tensor.shape) >= least and "embed" not in item.tensor.name
     }
     parts, plain = {}, {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         if name not in matrices:
             parts[name] = plain[name] = tensor
-        elif (
-            tensor.dim() == 3
-        ):  # gpt-oss stores its stacks [expert, in, out], and quantized [expert, out, in]
+        elif tensor.dim() == 3:  # a stack is [expert, in, out], its quantized form [expert, out, in]
             made, whole = by.stacked(tensor.transpose(1, 2))
             plain[name] = whole.transpose(1, 2).contiguous()
             parts |= {name + part.removeprefix("weight"): each for part, each in made.items()}
@@ -141,3 +140,17 @@ def test_biases_of_zeros_that_autogptq_adds_are_not_missed(tmp_path: Path) -> No
     }
     save_file({**tensors, **biases}, quantized / "model.safetensors", {"format": "pt"})
     assert prove(checkpoint_subject(quantized, spec), 2).failure == ""
+
+
+def test_a_quantized_head_is_cut_and_padded_with_its_scales(tmp_path: Path) -> None:
+    """102 rows on four ranks: the last one holds zeros behind the vocabulary, and scales of zero."""
+    pytest.importorskip("compressed_tensors")
+    spec, by = spec_named("llama"), quantizers.compressed("int-quantized", num_bits=8, strategy="channel")
+    tiny_model(spec, WIDE).save_pretrained(tmp_path / "model")
+    settings = {**by.settings, "ignore": []}
+    quantized, plain = stored(tmp_path / "model", replace(by, settings=settings), "llama", head=True)
+    checkpoint = open_checkpoint(quantized)
+    assert checkpoint.tensors["lm_head.weight"].dtype == "I8"
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+    subject = replace(checkpoint_subject(plain, spec), checkpoint=quantized, resolution=resolution)
+    assert prove(subject, 4).failure == ""
