@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,8 @@ def heads(draw: st.DrawFn) -> tuple[Pair, int]:
     groups = draw(st.sampled_from([n for n in range(1, queries + 1) if queries % n == 0]))
     rows = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     order: Order = draw(st.sampled_from(["kv", "weights"]))
-    pair = Pair(groups, queries // groups, *rows, copied=draw(st.booleans()), order=order)
+    copied, multiple = draw(st.booleans()), draw(st.sampled_from([1, 1, 1, 2]))
+    pair = Pair(groups, queries // groups, *rows, copied=copied, multiple=multiple, order=order)
     return pair, draw(st.integers(1, 16))
 
 
@@ -47,7 +50,7 @@ def test_the_choice_is_the_cheapest_of_all(case: tuple[Pair, int]) -> None:
         range(1, pair.groups * pair.members + 1), range(1, pair.members + 1)
     ):
         if copies * pair.groups <= tp * per_rank and (pair.copied or copies == 1):
-            members = -(-pair.members // copies)
+            members = math.ceil(math.ceil(pair.members / copies) / pair.multiple) * pair.multiple
             rows = per_rank * (pair.group_rows + members * pair.member_rows)
             cost = (per_rank, rows) if pair.order == "kv" else (rows, per_rank)
             costs[Slots(per_rank, copies, members)] = (*cost, copies)
@@ -56,7 +59,7 @@ def test_the_choice_is_the_cheapest_of_all(case: tuple[Pair, int]) -> None:
 
 @given(heads())
 def test_what_divides_is_not_padded(case: tuple[Pair, int]) -> None:
-    pair, tp = case
+    pair, tp = replace(case[0], multiple=1), case[1]
     for axis in axes(pair):
         plain = Axis(axis.name, axis.units, replicate=axis.replicate)
         q = pair.groups * pair.members
