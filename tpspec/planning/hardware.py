@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.registry import BUILT_IN
@@ -52,13 +52,6 @@ class Hardware:
         return replace(self, **given, sources={**self.sources, **dict.fromkeys(given, source)})
 
 
-def _quantity(kind: Kind) -> PlainValidator:
-    def parse(value: Any) -> float:
-        return parse_quantity(str(value), kind)
-
-    return PlainValidator(parse, json_schema_input_type=str)
-
-
 class _Source(Strict):
     title: Name
     date: Annotated[str, BeforeValidator(str), Field(pattern=r"^\d{4}(-\d\d){0,2}$")]
@@ -67,28 +60,10 @@ class _Source(Strict):
 
 
 class _Figure(Strict):
+    is_: Annotated[str, BeforeValidator(str, json_schema_input_type=str | int), Field(alias="is")]
+    """A quantity with its unit, or a count."""
     from_: Name = Field(alias="from")
     """The source, by its name."""
-
-
-class _Bytes(_Figure):
-    is_: Annotated[float, _quantity("bytes")] = Field(alias="is")
-
-
-class _Rate(_Figure):
-    is_: Annotated[float, _quantity("rate")] = Field(alias="is")
-
-
-class _Flops(_Figure):
-    is_: Annotated[float, _quantity("flops")] = Field(alias="is")
-
-
-class _Seconds(_Figure):
-    is_: Annotated[float, _quantity("time")] = Field(alias="is")
-
-
-class _Count(_Figure):
-    is_: Annotated[int, Field(alias="is", ge=1, le=4096)]
 
 
 class HardwareDocument(Strict):
@@ -99,24 +74,32 @@ class HardwareDocument(Strict):
     name: Name
     title: Name
     sources: dict[Name, _Source]
-    hbm: _Bytes
+    hbm: _Figure
     """Memory of one device, as far as it can be used."""
-    bandwidth: _Rate
+    bandwidth: _Figure
     """Of its memory."""
-    flops: Annotated[dict[Name, _Flops], Field(min_length=1)]
+    flops: Annotated[dict[Name, _Figure], Field(min_length=1)]
     """Dense rates by element type; `bf16` has to be there."""
-    link: _Rate
+    link: _Figure
     """Per direction, from one device to all others of its node."""
-    devices_per_node: _Count
-    node_link: _Rate
+    devices_per_node: _Figure
+    node_link: _Figure
     """Per direction, from one device to other nodes."""
-    latency: _Seconds
+    latency: _Figure
     """Of one small collective inside a node."""
-    node_latency: _Seconds
+    node_latency: _Figure
     """Of one small collective across nodes."""
 
 
-SINGLE = ("hbm", "bandwidth", "link", "devices_per_node", "node_link", "latency", "node_latency")
+SINGLE: dict[str, Kind] = {
+    "hbm": "bytes",
+    "bandwidth": "rate",
+    "link": "rate",
+    "devices_per_node": "count",
+    "node_link": "rate",
+    "latency": "time",
+    "node_latency": "time",
+}
 
 
 def hardware_names() -> list[str]:
@@ -152,26 +135,29 @@ def read_hardware(path: Path, where: str) -> Hardware:
         raise TpspecError(f"{where} is not a valid hardware file", findings) from None
     figures: dict[str, _Figure] = {name: getattr(document, name) for name in SINGLE}
     figures |= {f"flops.{kind}": figure for kind, figure in document.flops.items()}
-    findings = [
-        Finding(name, f"there is no source '{figure.from_}'; there are {', '.join(document.sources)}")
-        for name, figure in figures.items()
-        if figure.from_ not in document.sources
-    ]
-    if "bf16" not in document.flops:
-        findings.append(Finding("flops", "there is no bf16"))
+    values: dict[str, float] = {}
+    findings = [] if "bf16" in document.flops else [Finding("flops", "there is no bf16")]
+    for name, figure in figures.items():
+        try:
+            values[name] = parse_quantity(figure.is_, SINGLE.get(name, "flops"))
+        except ValueError as error:
+            findings.append(Finding(name, str(error)))
+        if figure.from_ not in document.sources:
+            known = ", ".join(document.sources)
+            findings.append(Finding(name, f"there is no source '{figure.from_}'; there are {known}"))
     if findings:
         raise TpspecError(f"{where} is not a valid hardware file", findings)
     sources = {name: document.sources[figure.from_] for name, figure in figures.items()}
     return Hardware(
         document.name,
         document.title,
-        int(document.hbm.is_),
-        document.bandwidth.is_,
-        {kind: figure.is_ for kind, figure in document.flops.items()},
-        document.link.is_,
-        document.devices_per_node.is_,
-        document.node_link.is_,
-        document.latency.is_,
-        document.node_latency.is_,
+        int(values["hbm"]),
+        values["bandwidth"],
+        {kind: values[f"flops.{kind}"] for kind in document.flops},
+        values["link"],
+        int(values["devices_per_node"]),
+        values["node_link"],
+        values["latency"],
+        values["node_latency"],
         {name: f"{source.title} ({source.date})" for name, source in sources.items()},
     )

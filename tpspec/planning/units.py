@@ -6,7 +6,7 @@ import re
 from math import isfinite
 from typing import Literal
 
-Kind = Literal["bytes", "rate", "flops", "time"]
+Kind = Literal["bytes", "rate", "flops", "time", "count"]
 
 _BINARY: dict[str, float] = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DECIMAL: dict[str, float] = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -16,6 +16,7 @@ UNITS: dict[Kind, dict[str, float]] = {
     "rate": {f"{unit}/s": factor for unit, factor in _SIZES.items()},
     "flops": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}
     | {f"{prefix}FLOPS": factor for prefix, factor in _DECIMAL.items()},
+    "count": {"": 1.0},
     "time": {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0},
 }
 EXAMPLES: dict[Kind, str] = {
@@ -23,12 +24,13 @@ EXAMPLES: dict[Kind, str] = {
     "rate": "450GB/s or 3.35TB/s",
     "flops": "989.4TFLOP/s",
     "time": "5us",
+    "count": "8",
 }
 _TEXT = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[^\d\s].*)?")
 
 
 def parse_quantity(text: str, kind: Kind) -> float:
-    """Bytes, bytes per second, FLOP per second or seconds. Raises ValueError with an example."""
+    """Bytes, bytes per second, FLOP per second, seconds or a number. Raises ValueError with an example."""
     match = _TEXT.fullmatch(text.strip())
     if not match:
         raise ValueError(f"'{text}' is not a quantity such as {EXAMPLES[kind]}")

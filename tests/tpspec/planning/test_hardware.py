@@ -50,11 +50,12 @@ def test_a_file_is_read_as_the_built_in_ones_are(tmp_path: Path):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("80 GiB", "80", "hbm.is: '80': the unit is missing"),
-        ("is: 450 GB/s", "is: 450 Gb/s", "link.is: '450 Gb/s': 'Gb/s' are bits"),
+        ("80 GiB", "80", "hbm: '80': the unit is missing"),
+        ("is: 450 GB/s", "is: 450 Gb/s", "link: '450 Gb/s': 'Gb/s' are bits"),
         ("from: dgx}", "from: brochure}", "there is no source 'brochure'"),
         ("bf16: {", "fp16: {", "flops: there is no bf16"),
         ("date: 2022-03", "date: soon", "sources.whitepaper.date"),
+        ("{is: 8,", "{is: eight,", "devices_per_node: 'eight' is not a quantity such as 8"),
         ("latency: ", "lateness: ", "lateness"),
     ],
 )
