@@ -18,7 +18,7 @@ from tiny_models import VARIANTS
 from tpspec.layout import Cut, Layout
 from tpspec.resolve import resolve
 
-UNITS = {"q": 8, "kv": 4, "ssm": 8, "group": 2, "ffn": 112, "moe": 24}
+UNITS = {"q": 8, "kv": 4, "ssm": 16, "group": 2, "ffn": 112, "moe": 24}
 """Units of each axis in the tiny models; KV heads and groups are copied once there are more ranks."""
 
 Sizes = SimpleNamespace
@@ -88,16 +88,17 @@ def alternate(rows: np.ndarray, _: Sizes) -> Views:
     return {"gate ffn": rows[::2], "up ffn": rows[1::2]}
 
 
-def mamba_in_proj(rows: np.ndarray, n: Sizes, width: int = 16, state: int = 16) -> Views:
+def mamba_in_proj(rows: np.ndarray, n: Sizes, state: int = 16) -> Views:
     """`split([intermediate, intermediate + 2 * groups * state, heads])`, and the middle once more."""
-    inner, grouped = n.ssm * width, n.group * state
-    z, x, b, c, dt = np.split(rows, np.cumsum([inner, inner, grouped, grouped]))
-    return {"z ssm": z.reshape(n.ssm, -1), "dt ssm": dt, **mamba_conv1d(np.concatenate([x, b, c]), n, width)}
+    inner = (len(rows) - n.ssm - 2 * n.group * state) // 2
+    z, middle, dt = np.split(rows, [inner, len(rows) - n.ssm])
+    return {"z ssm": z.reshape(n.ssm, -1), "dt ssm": dt, **mamba_conv1d(middle, n, state)}
 
 
-def mamba_conv1d(rows: np.ndarray, n: Sizes, width: int = 16) -> Views:
+def mamba_conv1d(rows: np.ndarray, n: Sizes, state: int = 16) -> Views:
     """`split([intermediate, groups * state, groups * state])`."""
-    x, b, c = np.split(rows, [n.ssm * width, n.ssm * width + (len(rows) - n.ssm * width) // 2])
+    grouped = n.group * state
+    x, b, c = np.split(rows, [len(rows) - 2 * grouped, len(rows) - grouped])
     return {
         "x ssm": x.reshape(n.ssm, -1),
         "B group": b.reshape(n.group, -1),
