@@ -101,7 +101,8 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
             yield f"not counted, since a checkpoint may lack them: {', '.join(sorted(optional))}"
     if left_out := unsaid(resolution):
         yield f"not counted, since the config does not give their shapes: {', '.join(left_out)}"
-    if spec.active and not any(kind.experts for kind in basis.stored.kinds):
+    many = any(resolution.ranges[name] for name in spec.active)
+    if many and not any(kind.experts for kind in basis.stored.kinds):
         yield "the config does not say how many experts a token uses: all are counted as read"
     if not spec.cache:
         yield f"{spec.where} has no cache: every step reads all tokens again"

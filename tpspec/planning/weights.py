@@ -184,14 +184,20 @@ class _ExpertsOf:
 
     def __init__(self, resolution: Resolution) -> None:
         scope = resolution.scope()
+        self.bounds = resolution.spec.ranges
         self.ranges: dict[str, Experts] = {}
         for name, used in resolution.spec.active.items():
             with suppress(ExpressionError):  # a config that does not say how many reads them all
                 self.ranges[name] = Experts(len(resolution.ranges[name]), scope.count(used))
 
     def of(self, placed: PlacedRule) -> Experts | None:
-        names = (*placed.pattern.variables, *(placed.rule.dims or ()))
-        return next((self.ranges[name] for name in names if name in self.ranges), None)
+        names = {*placed.pattern.variables, *(placed.rule.dims or ()), *self._in_blocks(placed)}
+        return next((self.ranges[name] for name in names & self.ranges.keys()), None)
+
+    def _in_blocks(self, placed: PlacedRule) -> list[str]:
+        """The ranges whose members a matrix holds as its blocks, one after another (DBRX)."""
+        blocks = placed.rule.blocks
+        return [name for name, bounds in self.bounds.items() if len(bounds) == 1 and bounds[0] == blocks]
 
 
 def _parts(tensor: TensorLayout, rank: int) -> Iterator[tuple[str, int]]:
