@@ -33,7 +33,8 @@ def load(
 
     `dtype` is a name of torch's such as "float32", None for the stored type; `verify` checks the files'
     hashes; `code` is a Python file that registers the model's classes where transformers has none.
-    Raises TpspecError for a directory that is damaged, quantized or cut for another number of ranks.
+    Of a quantized directory, each rank computes its weights in that dtype, or the config's.
+    Raises TpspecError for a directory that is damaged or cut for another number of ranks.
 
     >>> model = load("stories-tp2", threads=True)
     >>> model.generate("Once upon a time", max_new_tokens=11)[0].text
