@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as an engine's are made of them: as they are, transposed, or a constant."""
+"""A checkpoint's tensors as an engine's are made of them: as they are, transposed, or a number."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.converters.readers import Reader
 from tpspec.converters.sinks import Bytes
 from tpspec.dtypes import nbytes
-from tpspec.engines.layout import ONE, EngineLayout, Piece
+from tpspec.engines.layout import EngineLayout, Piece
 
-CONSTANTS = {ONE: np.ones(1, "<f4").view(np.uint8)}
 TRANSPOSED = " transposed"
 """What stands after the name of a tensor that is read so."""
 
@@ -26,6 +25,14 @@ def read_as(piece: Piece) -> StoredTensor:
             layout.name, layout.dtype, layout.shape, "", 0, nbytes(layout.dtype, layout.shape)
         )
     return replace(stored, name=stored.name + TRANSPOSED, shape=layout.shape) if piece.transposed else stored
+
+
+def _filled(piece: Piece) -> Bytes:
+    """The bytes of a piece that is a number. A bfloat16 is the upper half of a float32."""
+    dtype, shape = piece.layout.dtype, piece.layout.shape
+    if dtype == "BF16":
+        return np.full(shape, piece.number, "<f4").reshape(-1).view("<u2")[1::2].copy().view(np.uint8)
+    return np.full(shape, piece.number, {"F32": "<f4", "F16": "<f2"}[dtype]).reshape(-1).view(np.uint8)
 
 
 class PieceReader:
@@ -44,10 +51,17 @@ class PieceReader:
             if piece.stored and piece.transposed
         }
 
+        self._numbers = {
+            piece.layout.name: _filled(piece)
+            for tensor in layout.tensors
+            for piece in tensor.pieces
+            if piece.stored is None
+        }
+
     def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
         """Fills `out` with the bytes from `start` on of what `read_as` gave for a piece."""
-        if tensor.name in CONSTANTS:
-            out[:] = CONSTANTS[tensor.name][start : start + out.size]
+        if tensor.name in self._numbers:
+            out[:] = self._numbers[tensor.name][start : start + out.size]
         elif tensor.name in self._transposed:
             self._read_transposed(self._transposed[tensor.name], start, out)
         else:

@@ -19,7 +19,8 @@ from tpspec.converters.targets import Visit
 from tpspec.converters.verify import Verified
 from tpspec.converters.write_files import WRITERS
 from tpspec.engines.engine import read_engine
-from tpspec.engines.layout import EngineLayout, engine_layout
+from tpspec.engines.layout import EngineLayout
+from tpspec.engines.resolve import engine_layout
 from tpspec.errors import Finding, TpspecError
 from tpspec.file_names import EXPORT
 from tpspec.manifest import FileRecord

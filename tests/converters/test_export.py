@@ -22,7 +22,8 @@ from tpspec.converters.engines.export import export
 from tpspec.converters.engines.verify import verify_export
 from tpspec.converters.sources import open_source
 from tpspec.engines.engine import read_engine
-from tpspec.engines.layout import EngineLayout, engine_layout
+from tpspec.engines.layout import EngineLayout
+from tpspec.engines.resolve import engine_layout
 from tpspec.errors import TpspecError
 from tpspec.file_names import EXPORT
 from tpspec.resolve import choose_spec, resolve, resolve_layout

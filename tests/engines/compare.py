@@ -27,7 +27,7 @@ from tpspec.converters.engines.export import export
 from tpspec.converters.engines.verify import verify_export
 from tpspec.converters.sources import open_source
 from tpspec.engines.engine import read_engine
-from tpspec.engines.layout import engine_layout
+from tpspec.engines.resolve import engine_layout
 from tpspec.errors import TpspecError
 from tpspec.resolve import resolve_checked
 

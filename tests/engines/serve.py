@@ -2,8 +2,8 @@
 
     python tests/engines/serve.py [CHECKPOINT] [--tp N]
 
-In an environment that has vLLM and tpspec; the ranks share the machine's cores. Without a checkpoint, a random
-Llama with head_dim 64. Run by `make test-engines`.
+In an environment that has vLLM and tpspec; the ranks share the machine's cores. Without a checkpoint, a
+random Llama with head_dim 64. Run by `make test-engines`.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def command(
     from tpspec.converters.engines.export import export
     from tpspec.converters.sources import open_source
     from tpspec.engines.engine import read_engine
-    from tpspec.engines.layout import engine_layout
+    from tpspec.engines.resolve import engine_layout
     from tpspec.quantities import size
     from tpspec.resolve import choose_spec, resolve
 

@@ -53,6 +53,7 @@ class Layer:
     earlier: Mapping[str, str]
     tied: str
     attention: str | None
+    latent: bool
     fits: Expression | None
     sources: Mapping[str, tuple[Source, ...]]
 
@@ -175,6 +176,7 @@ def _layered(name: str, families: Sequence[Family], scope: ConfigScope, earlier:
         earlier,
         next((f.tied for f in last if f.tied is not None), "head"),
         next((f.attention for f in last if f.attention is not None), None),
+        any(f.latent for f in families),
         next((f.fits for f in last if f.fits is not None), None),
         sources,
     )

@@ -63,8 +63,38 @@ class Family(Strict):
     """The sizes that the engine takes: a condition over config.json and tp; the spec's, if unsaid."""
     attention: Template | None = None
     """The module of each layer that holds the scales of its cache."""
+    latent: Literal[True] | None = None
+    """A cache that quantization has no scales for."""
     tensors: dict[Template, TensorsOrNames | None] = Field(default_factory=dict)
     """The engine's name → what it is made of."""
+
+
+class Scalar(Strict):
+    """A number that no checkpoint has, and the engine's files have."""
+
+    value: float
+    dtype: Literal["F32", "model"] = "F32"
+    """float32, or the type of the model's activations."""
+    shape: tuple[int, ...] = ()
+
+
+ScalarOrValue = Annotated[
+    Scalar,
+    BeforeValidator(
+        lambda v: v if isinstance(v, dict) else {"value": v}, json_schema_input_type=Scalar | float
+    ),
+]
+
+
+class Quantized(Strict):
+    """How the engine keeps matrices that are stored quantized, before it post-processes them."""
+
+    when: Expr
+    """The models that this is about: a condition over config.json."""
+    scales: dict[Name, ScalarOrValue] = Field(default_factory=dict)
+    """Scalars that every attention layer holds besides."""
+    vectors: tuple[Name, ...] = ()
+    """Tensors of one number for each matrix: those of matrices that are joined make a vector."""
 
 
 class Version(Strict):
@@ -93,8 +123,10 @@ class EngineDocument(Strict):
     """The command that serves an export: {out} and {tp} are filled in."""
     vocabulary: Annotated[int, Field(ge=1)]
     """Rows to a multiple of which a vocabulary is filled up before it is divided."""
-    scales: tuple[Name, ...] = ()
-    """Scalars that every attention layer holds besides: float32, one."""
+    scales: dict[Name, ScalarOrValue] = Field(default_factory=dict)
+    """Scalars that every attention layer holds besides."""
+    quantized: tuple[Quantized, ...] = ()
+    """What is known of quantized models; the others are refused."""
     versions: tuple[Version, ...] = ()
     """Releases before which names were others, the latest first."""
     families: dict[Name, Family]

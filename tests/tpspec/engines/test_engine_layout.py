@@ -12,7 +12,8 @@ from engine_checkpoints import RECORDS, write
 from tpspec.checkpoint import open_checkpoint
 from tpspec.cli.arguments import ENGINES
 from tpspec.engines.engine import read_engine
-from tpspec.engines.layout import EngineLayout, engine_layout
+from tpspec.engines.layout import EngineLayout
+from tpspec.engines.resolve import engine_layout
 from tpspec.errors import TpspecError
 from tpspec.language.registry import BUILT_IN
 from tpspec.resolve import choose_spec, resolve
@@ -56,9 +57,12 @@ def test_a_model_class_that_the_engines_file_does_not_know_is_refused(tmp_path: 
     assert "let vLLM load the checkpoint itself" in refused.value.remedy
 
 
-def test_quantized_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TpspecError, match=r"keeps quantized weights \(fp8\) as its kernels order them"):
-        made(tmp_path, "llama", 2, quantization_config={"quant_method": "fp8"})
+def test_a_quantization_that_the_engines_file_does_not_know_is_refused(tmp_path: Path) -> None:
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    with pytest.raises(
+        TpspecError, match=r"what vLLM keeps of weights quantized as here \(awq\) is not known"
+    ):
+        made(tmp_path, "llama", 2, quantization_config=awq)
 
 
 def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
