@@ -78,14 +78,15 @@ def answer(model: Path, tp: int, load_format: str) -> tuple[list[list[int]], flo
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
     }
-    command = [sys.executable, __file__, "--engine", str(model), str(tp), load_format]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    tokens, seconds = json.loads(done.stdout.splitlines()[-1])
+    with tempfile.NamedTemporaryFile(suffix=".json") as said:
+        command = [sys.executable, __file__, "--engine", str(model), str(tp), load_format, said.name]
+        subprocess.run(command, env=environment, check=True, stdout=sys.stderr)
+        tokens, seconds = json.load(said)
     return tokens, seconds
 
 
-def run_engine(model: str, tp: int, load_format: str) -> None:
-    """Generates, and prints the tokens and the seconds as JSON in the last line."""
+def run_engine(model: str, tp: int, load_format: str, said: str) -> None:
+    """Generates, and writes the tokens and the seconds to a file."""
     from vllm import LLM, SamplingParams
 
     begun = time.monotonic()
@@ -101,11 +102,11 @@ def run_engine(model: str, tp: int, load_format: str) -> None:
     seconds = time.monotonic() - begun
     greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     results = engine.generate([{"prompt_token_ids": list(prompt)} for prompt in PROMPTS], greedy)
-    print("\n" + json.dumps([[list(result.outputs[0].token_ids) for result in results], seconds]), flush=True)
+    Path(said).write_text(json.dumps([[list(result.outputs[0].token_ids) for result in results], seconds]))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--engine"]:
-        run_engine(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+        run_engine(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     else:
         main()
