@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd, lcm, prod
+from math import lcm, prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
@@ -101,10 +101,9 @@ def decide(rules: Rules, order: Order, align: int = 1) -> Pad:
         if other_form or placed.rule.norm or placed.rule.tag == "vocab":
             continue
         for sharing, times in _sharings(rules, placed):
-            for axis, width in ((part.axis.name, part.width) for part in sharing.parts if part.axis):
-                rows[axis] += width * times * sharing.blocks
-                block = sharing.divisor // gcd(sharing.divisor, width)
-                multiples[axis] = lcm(multiples.get(axis, 1), block)
+            for axis, part in ((part.axis.name, part) for part in sharing.parts if part.axis):
+                rows[axis] += part.width * times * sharing.blocks
+                multiples[axis] = lcm(multiples.get(axis, 1), sharing.granule(part))
     return Pad(order, rows, multiples, align)
 
 

@@ -167,6 +167,22 @@ def test_scales_follow_their_weight_in_blocks() -> None:
     assert scale(cut(0, [Extent(Axis("ffn", 384), 1)], 2), 128, 3) == 192
 
 
+def test_several_stored_indices_may_stand_for_a_block() -> None:
+    """3-bit numbers: 32 of them are three int32s."""
+    packed = scale(cut(0, [Extent(Axis("ffn", 128), 1)], 2), 32, 12, times=3)
+    assert isinstance(packed, Cut)
+    assert packed.shares == ((Segment(0, 6),), (Segment(6, 6),))
+
+
+def test_zeros_fill_a_partial_block_up() -> None:
+    """5 blocks of 128, the last of 64 rows, on two ranks of 384 rows each."""
+    padded = Cut(0, 576, ((Segment(0, 384),), (Segment(384, 192), Segment(None, 192))))
+    scales = scale(padded, 128, 5)
+    assert isinstance(scales, Cut)
+    assert scales.shares == ((Segment(0, 3),), (Segment(3, 2), Segment(None, 1)))
+    assert scale(Cut(0, 576, ((Segment(0, 288), Segment(None, 32)),) * 2), 128, 5) == 288
+
+
 def test_the_last_block_may_be_partial() -> None:
     scales = scale(whole_dimension(576), 128, 5)
     assert isinstance(scales, Cut)
