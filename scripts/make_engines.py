@@ -33,15 +33,22 @@ and what its saver writes is verified. At tp 8 KV heads are copied, and the voca
 *Served*: the engine generated from the export the tokens that it generates from the checkpoint.
 `make test-engines` compares and serves again.
 
+To add a model class: name it in a family of `specs/engines/ENGINE.yaml`, or in one of its own that extends
+the nearest; describe a small model of it in `tests/engines/tiny_models.yaml`; `make test-engines` says which
+tensor is missing, too many, of another shape or of other values, and writes this table.
+
 """
 NOTES = {
     "vllm": """\
 Compared with the CPU build of release {version}. `--engine-version` writes the names of earlier releases,
-from {since} on. The files hold the layout before vLLM's own post-processing, which its loader wants.""",
+from {since} on. The files hold the layout before vLLM's own post-processing, which its loader wants. FP8
+weights go along as `quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as
+they come), and as compressed-tensors does (a scale per channel or per matrix): marked FP8 below where it was
+compared. What else is quantized is refused.""",
     "sglang": """\
 Compared with release {version}, whose model classes and loaders ran on a CPU with stand-ins for its kernels:
 no token was generated. Its loader reads after its post-processing, which on GPUs may lay experts out anew for
-some of its `--moe-runner-backend`s; the exports are for the default one.""",
+some of its `--moe-runner-backend`s; the exports are for the default one. Quantized weights are refused.""",
 }
 
 
@@ -63,9 +70,12 @@ def render() -> str:
 def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any]) -> list[str]:
     """One line for each model class: what was compared, and what more is known."""
     sizes: dict[str, set[int]] = defaultdict(set)
+    in_fp8: set[str] = set()
     for name, of_model in record["engines"][engine.engine]["ranks"].items():
-        for cls in record["models"][name]["config"]["architectures"]:
+        config = record["models"][name]["config"]
+        for cls in config["architectures"]:
             sizes[cls] |= set(map(int, of_model))
+            in_fp8 |= {cls} if "quantization_config" in config else set()
     more: dict[str, list[str]] = defaultdict(list)
     for said in by_hand["served"]:
         if said["engine"] == engine.engine:
@@ -74,6 +84,7 @@ def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any
     rows = []
     for cls in classes:
         compared = [f"compared at tp {', '.join(map(str, sorted(sizes[cls])))}"] if sizes[cls] else []
+        compared += ["FP8"] if cls in in_fp8 else []
         rows.append(f"| {cls} | {'; '.join([*compared, *more[cls]]) or '**not compared**'} |")
     return rows
 

@@ -1,0 +1,76 @@
+"""`tpspec export` and `verify --engine`, as people see them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STORIES = Path(__file__).parents[2] / "models" / "stories260k"
+Tpspec = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("engine", "serve"),
+    [
+        ("vllm", "vllm serve {out} --load-format sharded_state --tensor-parallel-size 4"),
+        ("sglang", "python -m sglang.launch_server --model-path {out} --load-format sharded_state --tp 4"),
+    ],
+)
+def test_an_export_says_how_to_serve_it_and_verifies(
+    tpspec: Tpspec, tmp_path: Path, engine: str, serve: str
+) -> None:
+    out = tmp_path / "out"
+    ran = tpspec("export", STORIES, out, "--engine", engine, "--tp", 4)
+    assert ran.status == 0
+    assert re.match(r"wrote 4 files, .* in .* s \(.*/s\)\n", ran.out)
+    assert ran.out.endswith(f"{out} is complete; to serve it: {serve.format(out=out)}\n")
+    ran = tpspec("verify", out, "--engine", engine, "--against", STORIES)
+    assert ran.out.startswith(f"{out} is sound: 4 files, ")
+    assert ran.out.endswith(f"the same as {STORIES}\n")
+    assert tpspec("verify", out, "--engine", engine).status == 0
+
+
+def test_a_second_export_into_the_same_directory_is_refused(tpspec: Tpspec, tmp_path: Path) -> None:
+    arguments = ("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 2)
+    assert tpspec(*arguments, "--quiet").out == ""
+    ran = tpspec(*arguments)
+    assert ran.status == 1
+    assert "is complete already" in ran.err
+
+
+def test_json_names_the_files_and_the_command(tpspec: Tpspec, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = tpspec("export", STORIES, out, "--engine", "vllm", "--tp", 2, "--max-file-size", "256KiB", "--json")
+    report = json.loads(ran.out)
+    assert report["engine"] == "vllm"
+    assert report["written"][0] == "model-rank-0-part-0.safetensors"
+    assert len(report["written"]) > 2
+    assert report["serve"].startswith("vllm serve ")
+
+
+@pytest.mark.parametrize("size", ["5 apples", "0", "-1GB", "GB"])
+def test_what_is_no_size_is_bad_usage(tpspec: Tpspec, tmp_path: Path, size: str) -> None:
+    ran = tpspec("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 2, "--max-file-size", size)
+    assert ran.status == 2
+
+
+def test_another_engines_directory_is_one_error_without_a_traceback(tpspec: Tpspec, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tpspec("export", STORIES, out, "--engine", "sglang", "--tp", 2)
+    ran = tpspec("verify", out, "--engine", "vllm", "--against", STORIES)
+    assert ran.status == 1
+    assert f"{out} is not what {STORIES} gives" in ran.err
+    assert "model.layers.0.self_attn.attn._k_scale: is missing (rank 0)" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_tp_that_does_not_fit_is_refused_before_anything_is_written(tpspec: Tpspec, tmp_path: Path) -> None:
+    ran = tpspec("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 3)
+    assert ran.status == 1
+    assert "valid tp: 1, 2, 4   or pad it first: tpspec pad" in ran.err
+    assert not (tmp_path / "out").exists()
