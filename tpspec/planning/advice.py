@@ -105,9 +105,11 @@ def _why(less: SizePlan, more: SizePlan) -> str:
     """Why a rank's cache does not get smaller in proportion."""
     if "kv" in more.copies:
         return f": its {more.tp // more.copies['kv']} KV heads are used up"
-    if more.cache == less.cache:
+    if "kv" in more.padding:
+        return ": its {} KV heads are filled up to {}".format(*more.padding["kv"])
+    if more.cache == less.cache and not more.copies:
         return ": a rank's cache is the same at both, whole on every rank"
-    return ": part of the cache is whole on every rank"
+    return ": part of the cache is copied, or whole on every rank"
 
 
 def _speed(sizes: Sequence[SizePlan], hardware: Hardware) -> Iterator[Advice]:

@@ -33,7 +33,7 @@ def make_plan(
     )
     if len(refused) == len(sizes):
         resolution.check(sizes[0])
-    widths = [tp for tp in resolution.valid_tp if tp <= (question.gpus or 0)]
+    widths = _widths(resolution, question.gpus) if question.gpus else []
     at = {tp: AtSize(basis, tp) for tp in {*sizes, *widths} - {each.tp for each in refused}}
     planned = tuple(at[tp].plan() for tp in sizes if tp in at)
     choices: tuple[Choice, ...] = ()
@@ -57,6 +57,12 @@ def make_plan(
         choices,
         tuple(_notes(basis, headers=headers)),
     )
+
+
+def _widths(resolution: Resolution, devices: int) -> list[int]:
+    """The tp sizes worth a comparison; padded, every size fits, and those count that leave no device idle."""
+    fitting = [tp for tp in resolution.valid_tp if tp <= devices]
+    return fitting if resolution.pad is None else [tp for tp in fitting if devices % tp == 0]
 
 
 def _links(basis: Basis, at: Mapping[int, AtSize]) -> tuple[Link, ...]:

@@ -30,17 +30,17 @@ class Assumptions:
 class Weights:
     """Bytes of weights. `ranks` is what each rank holds, `simple` all that is read, divided by tp.
 
-    The other four say what the fullest rank's bytes are, of equals the last one's: held by it `alone`,
-    `copied` onto some others too (KV heads above their number), whole on every rank (`replicated`), or
-    `zeros` that fill up (vocabulary rows, biases that rank 0 counts).
+    The other four say what a rank's bytes are, on average: held by it `alone`, `copied` onto some others too
+    (KV heads above their number), whole on every rank (`replicated`), or `zeros` that fill up (vocabulary
+    rows, biases that rank 0 counts).
     """
 
     ranks: tuple[int, ...]
     simple: float
-    alone: int
-    copied: int
-    replicated: int
-    zeros: int
+    alone: float
+    copied: float
+    replicated: float
+    zeros: float
 
     @property
     def exact(self) -> int:

@@ -13,7 +13,7 @@ from tpspec.dtypes import nbytes
 from tpspec.faults import where_bound
 from tpspec.language.expressions import ExpressionError
 from tpspec.language.spec import PlacedRule
-from tpspec.layout import Cut, TensorLayout
+from tpspec.layout import TensorLayout
 from tpspec.planning.formulas import distinct_experts
 from tpspec.planning.report import Weights
 from tpspec.resolution import Resolution, Shared
@@ -107,19 +107,14 @@ class Pieces:
     def weights(self) -> Weights:
         """What ranks hold."""
         ranks = [sum(t.local_bytes(rank) * n for _, t, n in self.pieces) for rank in range(self.tp)]
-        fullest = max(range(self.tp), key=lambda rank: (ranks[rank], rank))  # zeros are with the last
         parts: Counter[str] = Counter()
         for _, tensor, count in self.pieces:
-            for name, size in _parts(tensor, fullest):
+            for name, size in _parts(tensor):
                 parts[name] += size * count
-        return Weights(
-            tuple(ranks),
-            self.simple,
-            parts["alone"],
-            parts["copied"],
-            parts["replicated"],
-            parts["zeros"],
+        alone, copied, replicated, zeros = (
+            parts[name] / self.tp for name in ("alone", "copied", "replicated", "zeros")
         )
+        return Weights(tuple(ranks), self.simple, alone, copied, replicated, zeros)
 
     def read(self, tokens: float) -> float:
         """Bytes of weights that a rank reads in a pass over so many tokens: the rank that reads most."""
@@ -200,29 +195,11 @@ class _ExpertsOf:
         return [name for name, bounds in self.bounds.items() if len(bounds) == 1 and bounds[0] == blocks]
 
 
-def _parts(tensor: TensorLayout, rank: int) -> Iterator[tuple[str, int]]:
-    """A rank's bytes of a tensor, by who else holds them."""
-    cut: Cut = tensor.cut
-    share = cut.shares[rank]
-    if share is None:
-        return
-    outer, _, inner = tensor.fold()
+def _parts(tensor: TensorLayout) -> Iterator[tuple[str, int]]:
+    """All ranks' bytes of a tensor together, by who else holds them."""
+    cut, (outer, _, inner) = tensor.cut, tensor.fold()
     unit = outer * inner
-    if cut.dim is None:
-        holders = sum(1 for other in cut.shares if other and other[0].source is not None)
-        if share[0].source is None:
-            yield "zeros", unit
-        elif holders == 1:
-            yield "alone", unit
-        else:
-            yield ("replicated" if holders == cut.tp else "copied"), unit
-        return
-    runs = cut.copies()
-    for source, length in share:
-        if source is None:
-            yield "zeros", length * unit
-            continue
-        for start, stop, holders in runs:
-            held = min(stop, source + length) - max(start, source)
-            if held > 0:
-                yield ("alone" if holders == 1 else "copied"), held * unit
+    for start, stop, holders in cut.copies():
+        shared = "replicated" if cut.dim is None and holders == cut.tp else "copied"
+        yield ("alone" if holders == 1 else shared), (stop - start) * unit * holders
+    yield "zeros", sum(cut.zeros(rank) for rank in range(cut.tp)) * unit

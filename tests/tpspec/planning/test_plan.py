@@ -157,6 +157,12 @@ def test_advice_says_that_a_compressed_cache_does_not_get_smaller():
     assert "a rank's cache is the same at both, whole on every rank" in stops
 
 
+def test_advice_says_that_padded_heads_take_room():
+    (stops,) = texts(planned(sizes=(4, 6), pad="kv"), "cache")
+    assert "for 1.5× the devices: its 8 KV heads are filled up to 12" in stops
+    assert "replicas" not in stops
+
+
 def test_advice_names_where_more_ranks_do_not_help_a_step():
     stops, _ = texts(planned(sizes=(8, 16), batches=(1,)), "speed")
     assert stops.startswith("At batch 1, a step at tp=16 is no faster than at tp=8")
