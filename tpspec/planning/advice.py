@@ -163,7 +163,7 @@ def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Adv
         return
     best = usable[0]
     text = (
-        f"{best.replicas} × tp={best.tp} decodes {best.running} sequences of {assumptions.context} tokens at "
+        f"{best.replicas} × tp={best.tp} decodes {_sequences(best.running)} of {assumptions.context} tokens at "
         f"{best.tokens_per_second:.0f} tokens/s"
     )
     if len(usable) > 1:
@@ -175,3 +175,7 @@ def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Adv
             else (f"; {second.replicas} × tp={second.tp} holds {second.running} of them at a time")
         )
     yield Advice("choice", f"{text}.")
+
+
+def _sequences(number: int) -> str:
+    return f"{number} sequence" + "s" * (number > 1)
