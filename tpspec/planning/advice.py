@@ -163,8 +163,8 @@ def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Adv
         return
     best = usable[0]
     text = (
-        f"{best.replicas} × tp={best.tp} decodes {_sequences(best.running)} of {assumptions.context} tokens at "
-        f"{best.tokens_per_second:.0f} tokens/s"
+        f"{best.replicas} × tp={best.tp} decodes {_sequences(best.running)} of {assumptions.context} tokens "
+        f"at {best.tokens_per_second:.0f} tokens/s"
     )
     if len(usable) > 1:
         second = usable[1]
