@@ -1,4 +1,4 @@
-"""Integers that compressed-tensors packs along the inputs, with zero points along the outputs, all unsigned."""
+"""Integers that compressed-tensors packs along the inputs, zero points along the outputs, all unsigned."""
 
 from __future__ import annotations
 

@@ -137,6 +137,18 @@ def fp8(kind: str, *, name: str = "weight_scale_inv") -> Quantizer:
     return Quantizer(f"fp8-{kind}-{name}", settings, quantize, stacks=kind == "block")
 
 
+def bitsandbytes() -> Quantizer:
+    """8-bit rows, each with the maximum that 127 stands for."""
+
+    def quantize(weight: Tensor) -> tuple[Parts, Tensor]:
+        most = weight.abs().amax(1)
+        numbers = (weight / most[:, None] * 127).round().to(torch.int8)
+        parts = {"weight": numbers, "SCB": most, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+        return parts, numbers.float() * (most / 127)[:, None]
+
+    return Quantizer("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_8bit": True}, quantize)
+
+
 def fp4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
     """Random FP4 numbers: their bytes, the numbers themselves and their indices into a group."""
     generator = np.random.default_rng(weight.shape[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,12 @@ MADE = {
     "fp8-tensor": lambda: quantizers.fp8("tensor", name="weight_scale"),
     "mxfp4": quantizers.mxfp4,
     "modelopt-nvfp4": quantizers.modelopt,
+    "modelopt-fp8": lambda: replace(
+        quantizers.fp8("tensor", name="weight_scale"),
+        settings={"quant_method": "modelopt", "quant_algo": "FP8"},
+    ),
+    "bitsandbytes-8-bit": quantizers.bitsandbytes,
+    "int8-group": lambda: quantizers.compressed("int-quantized", num_bits=8, strategy="group", group_size=32),
     "int4-group": lambda: packed(num_bits=4, strategy="group", group_size=32),
     "int4-zeros": lambda: packed(num_bits=4, strategy="group", group_size=32, symmetric=False),
     "int4-act-order": lambda: quantizers.reordered(4),
