@@ -59,7 +59,7 @@ test-engines: $(ENGINES)/ready $(TEST)/ready
 	$(TEST)/bin/python scripts/make_engines.py
 	$(ENGINES)/bin/python tests/engines/serve.py --tp 2
 	$(foreach model,$(wildcard .demo/SmolLM2),$(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)
-	$(ENGINES)/bin/python tests/engines/padded_vllm.py
+	$(ENGINES)/bin/python tests/engines/padded_vllm.py $(wildcard .demo/SmolLM2)
 
 # vLLM's CPU build, whose torchvision, torchaudio and torchcodec do not import beside this torch. SGLang's loaders need
 # no more than these of its dependencies.
