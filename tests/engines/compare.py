@@ -67,7 +67,18 @@ def _record(engine: Engine, made: Mapping[str, Any], outcomes: Mapping[str, Mapp
         "outcomes": outcomes,
         "ranks": engine.digests,
     }
-    RECORDS.write_text(json.dumps(record, indent=0) + "\n")
+    RECORDS.write_text(_by_lines(record))
+
+
+def _by_lines(record: Mapping[str, Mapping[str, Any]]) -> str:
+    """JSON with a line for each engine and each model."""
+    sections = (
+        f"{json.dumps(name)}: {{\n"
+        + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in section.items())
+        + "\n}"
+        for name, section in record.items()
+    )
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 class Engine:
