@@ -100,6 +100,8 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
             f"names, shapes and element types ({', '.join(basis.stored.dtypes)}) are what {spec.where} makes "
             "of the config; with the checkpoint's headers they are its own"
         )
+        if resolution.config.get("quantization_config"):
+            yield "not counted, since a checkpoint may lack them: the format's input scales and orders"
         optional = {
             rule.template for rule in spec.rules if rule.rule.optional and rule.rule.tag not in UNCOUNTED
         }

@@ -10,6 +10,7 @@ import pytest
 
 from tpspec.config import read_config
 from tpspec.errors import TpspecError
+from tpspec.language.registry import spec_named
 from tpspec.planning.hardware import find_hardware
 from tpspec.planning.plan import make_plan, usual_context
 from tpspec.planning.report import PlanReport
@@ -216,7 +217,15 @@ def test_a_choice_that_cannot_run_the_batch_at_once_comes_after_those_that_can()
 
 def test_what_the_config_cannot_say_is_said_in_words():
     notes = " ".join(published("DeepSeek-V3", sizes=(8,)).notes)
-    assert "what specs/deepseek_v3.yaml makes of the config" in notes
+    assert "(F8_E4M3, BF16) are what specs/deepseek_v3.yaml makes of the config" in notes
+    assert "the format's input scales and orders" in notes
+
+
+def test_a_block_that_a_checkpoint_may_store_anywhere_is_named_and_not_counted():
+    spec = spec_named("zamba")
+    resolution = resolve(spec, {**spec.tiny, "model_type": "zamba"})
+    report = make_plan("it", resolution, find_hardware("l4"), Question(sizes=(1,)), headers=False)
+    assert any("model.layers.{layer}.shared_transf.self_attn.q_proj" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(("positions", "context"), [(4096, 4096), (None, 8192), (131072, 8192)])
