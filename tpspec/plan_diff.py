@@ -204,8 +204,8 @@ class _Compared:
         rank = next(r for r in range(self.tp) if self.cut.shares[r] != self.theirs.shares[r])
         mine, plan = (_shown(c, rank) for c in (self.cut, self.theirs))
         copied = any(count > 1 for _, _, count in self.cut.copies())
-        why = "heads are copied whole, a plain cut splits them" if copied else "its parts are cut one by one"
-        return f"{why}: rank {rank} is to hold {mine}, the plan gives it {plan}", more
+        why = "a plain cut splits heads" if copied else "a plain cut goes through fused parts"
+        return f"{why}: rank {rank} gets {plan}, not {mine}", more
 
     def _most(self, cut: Cut) -> int:
         tensor = TensorLayout(self.tensor.name, self.tensor.dtype, self.tensor.shape, cut)

@@ -52,7 +52,7 @@ def test_an_output_that_is_gathered_costs_its_width_for_each_token() -> None:
 def test_more_ranks_than_kv_heads_split_heads_under_a_plain_cut() -> None:
     found = {d.module.rpartition(".")[2]: d for d in compared(PLAN, tp=16).differences}
     assert found.keys() == {"k_proj", "v_proj", "lm_head"}
-    assert "rank 0 is to hold 0:128, the plan gives it 0:64" in found["k_proj"].says
+    assert "rank 0 gets 0:64, not 0:128" in found["k_proj"].says
     assert found["k_proj"].rank_bytes == -80 * 64 * HIDDEN * BF16
 
 
@@ -65,7 +65,7 @@ def test_a_plain_cut_through_fused_parts_is_told_from_a_packed_one() -> None:
 
     (plain,) = of_mlp("colwise")
     half = FFN // 2
-    assert f"rank 0 is to hold 0:{half} {FFN}:{FFN + half}, the plan gives it 0:{FFN}" in plain.says
+    assert f"rank 0 gets 0:{FFN}, not 0:{half} {FFN}:{FFN + half}" in plain.says
     assert not of_mlp("packed_colwise")
 
 
