@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from tpspec.checkpoint import Checkpoint
@@ -18,7 +19,7 @@ from tpspec.converters.targets import METADATA, Target, Visit
 from tpspec.dtypes import nbytes
 from tpspec.engines.layout import EngineLayout, EngineTensor
 from tpspec.file_names import EXPORT
-from tpspec.layout import Cut
+from tpspec.layout import Cut, TensorLayout
 from tpspec.safetensors_header import encode_header
 
 
@@ -87,6 +88,21 @@ class Export:
         """Every file, rank by rank."""
         return [self._target(rank, part) for rank in range(self.layout.tp) for part in range(len(self.parts))]
 
+    @cached_property
+    def _kinds(self) -> tuple[npt.NDArray[np.int64], list[TensorLayout]]:
+        """One piece of each type, shape and cut, and which of them each visit's is: a model has few."""
+        found: dict[tuple[int, str, tuple[int, ...]], int] = {}
+        kinds: list[TensorLayout] = []
+        numbers = np.empty(len(self.visits), np.int64)
+        for place, visit in enumerate(self.visits):
+            layout = visit.layout
+            key = id(layout.cut), layout.dtype, layout.shape
+            if key not in found:
+                found[key] = len(kinds)
+                kinds.append(layout)
+            numbers[place] = found[key]
+        return numbers, kinds
+
     def _target(self, rank: int, part: int) -> Target:
         entries, position = [], 0
         number = rank * len(self.parts) + part
@@ -95,8 +111,9 @@ class Export:
             shape = tensor.shape(rank)
             start, position = position, position + nbytes(tensor.dtype, shape)
             entries.append((tensor.name, tensor.dtype, shape, start, position))
-        sizes = [visit.layout.local_bytes(number) for visit in self.visits]
-        np.cumsum(sizes, out=offsets[1:])
+        kind_of, kinds = self._kinds
+        sizes = np.array([layout.local_bytes(number) for layout in kinds], np.int64)
+        np.cumsum(sizes[kind_of], out=offsets[1:])
         header = encode_header(entries, METADATA)
         return Target(f"model-rank-{rank}-part-{part}.safetensors", number, header, offsets + len(header))
 

@@ -18,6 +18,8 @@ from tpspec.language.yaml_source import read_document
 from tpspec.resolution import Resolution
 from tpspec.scope import ConfigScope
 
+_compiled = cache(compile_pattern)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -32,10 +34,12 @@ class Source:
 
     def name(self, binding: Mapping[str, int], parameter: str) -> str:
         """The engine's name; ranges that it does not have are stacked."""
-        if PARAMETER in self.into:
-            return compile_pattern(self.into.replace(PARAMETER, parameter)).name(binding)
-        name = compile_pattern(self.into).name(binding)
-        return f"{name}.{parameter}" if parameter else name
+        template = self.into
+        if PARAMETER in template:
+            template = template.replace(PARAMETER, parameter)
+        elif parameter:
+            template = f"{template}.{parameter}"
+        return _compiled(template).name(binding)
 
     def place(self, binding: Mapping[str, int]) -> tuple[int, ...]:
         """Where a tensor stands among those that make one of the engine's: stacked units, then sources."""

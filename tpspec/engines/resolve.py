@@ -12,10 +12,10 @@ from tpspec.dtypes import BITS, STORED_AS
 from tpspec.engines.engine import Layer, Source, family_of
 from tpspec.engines.layout import EngineLayout, EngineTensor, Piece
 from tpspec.engines.placing import engine_cut
-from tpspec.engines.schema import EngineDocument, Quantized, Scalar
+from tpspec.engines.schema import EngineDocument, Quantized, Scalar, Tensors
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.patterns import compile_pattern
-from tpspec.layout import TensorLayout, whole
+from tpspec.layout import Cut, TensorLayout, whole
 from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
 
@@ -94,6 +94,7 @@ class _Making:
         self.tied = bool(resolution.scope().lookup("tie_word_embeddings", {}))
         self.heads = {p.rule.tied_to: p.template for p in resolution.spec.rules if p.rule.tied_to}
         """The embedding → the head that may be tied to it."""
+        self._cuts: dict[tuple[int, int, str, int], Cut] = {}
 
     def joined(self) -> Iterator[EngineTensor]:
         """The tensors made of stored ones."""
@@ -163,13 +164,21 @@ class _Making:
             self.findings.append(Finding(stored.name, problem, item.placed.place))
             return None
         try:
-            cut = engine_cut(item, tensors, self.tp, self.engine.vocabulary)
+            cut = self._cut(item, tensors)
         except ValueError as error:
             self.findings.append(Finding(stored.name, str(error), item.placed.place))
             return None
         turned = bool(tensors and tensors.transpose and len(stored.shape) > 1)
         shape = (*stored.shape[:-2], *stored.shape[:-3:-1]) if turned else stored.shape
         return Piece(stored, TensorLayout(stored.name, stored.dtype, shape, cut), turned)
+
+    def _cut(self, item: Shared, tensors: Tensors | None) -> Cut:
+        """The engine's cut; one for all that look alike, whom a large model has 90,000 of."""
+        assert item.tensor is not None
+        key = id(item.sharing), id(tensors), item.placed.rule.tag, len(item.tensor.shape)
+        if key not in self._cuts:
+            self._cuts[key] = engine_cut(item, tensors, self.tp, self.engine.vocabulary)
+        return self._cuts[key]
 
     def _unknown(self, item: Shared) -> str:
         """Why it is not known what the engine makes of a tensor; empty where it is."""
