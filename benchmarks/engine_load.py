@@ -3,7 +3,7 @@
     PYTHONPATH=tests:tests/engines .venv-engines/bin/python benchmarks/engine_load.py --dir /var/tmp
 
 A random Llama of 2.2 GB in bf16, rank 0 of 8, vLLM's own loaders in one process; what the rest of an engine's
-start takes does not depend on the files. Pairs alternate; the files are in the page cache (warm), or not (cold).
+start takes does not depend on the files. Pairs alternate; the page cache has the files (warm), or not (cold).
 """
 
 from __future__ import annotations
