@@ -44,7 +44,11 @@ Compared with the CPU build of release {version}. `--engine-version` writes the 
 from {since} on. The files hold the layout before vLLM's own post-processing, which its loader wants. FP8
 weights go along as `quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as
 they come), and as compressed-tensors does (a scale per channel or per matrix): marked FP8 below where it was
-compared. What else is quantized is refused.""",
+compared. What else is quantized is refused.
+
+No export has run on a GPU yet. There vLLM may choose a backend that rounds the rows of experts up before
+they are loaded (FlashInfer's TRT-LLM to 128 on a rank, AITER): where they are no such multiple, choose
+another backend.""",
     "sglang": """\
 Compared with release {version}, whose model classes and loaders ran on a CPU with stand-ins for its kernels:
 no token was generated. Its loader reads after its post-processing, which on GPUs may lay experts out anew for
