@@ -128,7 +128,16 @@ def test_gpus_are_ranked(tpspec: Tpspec):
 
 def test_the_planned_collectives_are_those_that_run_traces(tpspec: Tpspec):
     report = json.loads(tpspec("plan", STORIES, "--tp", "2", "--json").out)
-    options = ("--prompt", "Once upon", "--max-new-tokens", 4, "--collectives", "threads", "--trace", "--json")
+    options = (
+        "--prompt",
+        "Once upon",
+        "--max-new-tokens",
+        4,
+        "--collectives",
+        "threads",
+        "--trace",
+        "--json",
+    )
     ran = json.loads(tpspec("run", sharded(2), *options).out)
     traced = {(row["collective"], row["site"]): row for row in ran["trace"]}
     planned = {(call["collective"], call["site"]): call for call in report["sizes"][0]["calls"]}
