@@ -54,8 +54,8 @@ engines: $(TEST)/ready
 # The loaders of both engines beside exports of small models; then a random model served, and what `make demo` has
 # left of a real one.
 test-engines: $(ENGINES)/ready $(TEST)/ready
-	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/compare.py vllm
-	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/compare.py sglang
+	PYTHONPATH=.:tests $(ENGINES)/bin/python tests/engines/compare.py vllm
+	PYTHONPATH=.:tests $(ENGINES)/bin/python tests/engines/compare.py sglang
 	$(TEST)/bin/python scripts/make_engines.py
 	$(ENGINES)/bin/python tests/engines/serve.py --tp 2
 	$(foreach model,$(wildcard .demo/SmolLM2),$(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)

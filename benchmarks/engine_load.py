@@ -1,6 +1,6 @@
 """What a rank's weights take to load in vLLM: from an export, and from the checkpoint that it was made of.
 
-    PYTHONPATH=tests:tests/engines .venv-engines/bin/python benchmarks/engine_load.py --dir /var/tmp
+    PYTHONPATH=.:tests:tests/engines .venv-engines/bin/python benchmarks/engine_load.py --dir /var/tmp
 
 A random Llama of 2.2 GB in bf16, rank 0 of 8, vLLM's own loaders in one process; what the rest of an engine's
 start takes does not depend on the files. Pairs alternate; the page cache has the files (warm), or not (cold).
