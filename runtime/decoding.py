@@ -33,7 +33,12 @@ def kept_after(output: Any, decode: str | None, handed: dict[str, Any]) -> dict[
 
 
 def elements_of(kept: Any) -> int:
-    """Elements of all tensors of numbers that a cache holds, layer by layer, each once."""
+    """Elements of all tensors of numbers that a cache holds."""
+    return sum(tensor.numel() for tensor in tensors_of(kept))
+
+
+def tensors_of(kept: Any) -> list[Tensor]:
+    """All tensors of numbers that a cache holds, layer by layer, each once."""
     tensors: dict[int, Tensor] = {}
 
     def visit(value: Any) -> None:
@@ -48,4 +53,4 @@ def elements_of(kept: Any) -> int:
             visit(vars(value))
 
     visit(kept)
-    return sum(tensor.numel() for tensor in tensors.values())
+    return list(tensors.values())

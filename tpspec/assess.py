@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tpspec.cache import CacheSize, cache_dtype, cache_size
+from tpspec.cache import CacheBytes, cache_dtype, cache_size
 from tpspec.errors import Finding
 from tpspec.hub import locate
 from tpspec.language.spec import Spec
@@ -24,7 +24,7 @@ class Size:
     tp: int
     misfits: tuple[Misfit, ...]
     weight_bytes: int | None = None
-    cache: CacheSize | None = None
+    cache: CacheBytes | None = None
     copies: Mapping[str, int] | None = None
     padding: Padding | None = None
     pad_fits: bool = False
@@ -116,13 +116,8 @@ def _at(resolution: Resolution, tp: int, headers: bool) -> Size:
     misfits = tuple(resolution.misfits(tp))
     if misfits or resolution.findings:
         return Size(tp, misfits)
-    bytes_per = cache_dtype(resolution.config)[1]
     elements = cache_size(resolution.spec, resolution.config, tp, resolution.pad)
-    cache = CacheSize(
-        elements.per_token * bytes_per,
-        {window: n * bytes_per for window, n in elements.windows.items()},
-        elements.per_sequence * bytes_per,
-    )
+    cache = elements.in_bytes(cache_dtype(resolution.config)[1])
     layout = resolution.layout(tp) if headers else None
     weights = max(layout.rank_bytes(rank) for rank in range(tp)) if layout else None
     return Size(tp, (), weights, cache, resolution.copies(tp), padded(resolution, tp))

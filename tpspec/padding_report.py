@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tpspec.axes import Axis
-from tpspec.cache import CacheSize, cache_dtype, cache_size
+from tpspec.cache import CacheBytes, cache_dtype, cache_size
 from tpspec.dtypes import nbytes
 from tpspec.errors import TpspecError
 from tpspec.language.schema import CacheEntry
@@ -46,7 +46,7 @@ class Padding:
     axes: tuple[PaddedAxis, ...]
     stored_bytes: int | None
     weight_bytes: int | None
-    cache: CacheSize
+    cache: CacheBytes
 
     def as_json(self) -> dict[str, Any]:
         """The report for machines."""
@@ -101,19 +101,17 @@ def _weights(items: Sequence[Shared], tp: int) -> tuple[int, int]:
     return stored, held
 
 
-def _cache(resolution: Resolution, tp: int, padded_axes: set[str]) -> CacheSize:
+def _cache(resolution: Resolution, tp: int, padded_axes: set[str]) -> CacheBytes:
     """Bytes that all ranks keep beyond the whole model's, in the cache entries that count padded units."""
     spec, config = resolution.spec, resolution.config
     counting = replace(spec, cache=tuple(entry for entry in spec.cache if _counts(entry, padded_axes)))
     width = cache_dtype(config)[1]
-    ranks, whole = cache_size(counting, config, tp, resolution.pad), cache_size(counting, config, 1)
-    windows: Mapping[int, int] = {
-        window: (tp * count - whole.windows.get(window, 0)) * width for window, count in ranks.windows.items()
-    }
-    return CacheSize(
-        (tp * ranks.per_token - whole.per_token) * width,
-        windows,
-        (tp * ranks.per_sequence - whole.per_sequence) * width,
+    ranks = cache_size(counting, config, tp, resolution.pad).in_bytes(width)
+    whole = cache_size(counting, config, 1).in_bytes(width)
+    return CacheBytes(
+        tp * ranks.per_token - whole.per_token,
+        {window: tp * count - whole.windows.get(window, 0) for window, count in ranks.windows.items()},
+        tp * ranks.per_sequence - whole.per_sequence,
     )
 
 

@@ -90,7 +90,7 @@ def _check_plan(variant: Variant, subject: Subject, proof: Proof) -> None:
     elements = cache_size(variant.spec, alone.config, tp)
     # A window's own token is not kept: the next one brings its own.
     windowed = sum(min(length, window - 1) * each for window, each in elements.windows.items())
-    kept = batch * (elements.per_sequence + length * elements.per_token + windowed)
+    kept = batch * (elements.elements_per_sequence + length * elements.per_token + windowed)
     if name not in OTHER_CACHES and keeps(variant.spec.decode):
         assert proof.kept == kept
 

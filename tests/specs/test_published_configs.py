@@ -219,7 +219,8 @@ def test_the_cache_of_windows_and_states():
     assert cache("Qwen2.5-7B", 1).windows == {}
     hybrid = cache("Nemotron-H-8B-Base-8K", 8)
     assert hybrid.per_token == 4 * 2 * 128
-    assert hybrid.per_sequence == 24 * (16 * 64 * (128 + 4) + 2 * 128 * 4)
+    assert hybrid.per_sequence == 24 * (16 * 64 + 2 * 128) * 4
+    assert hybrid.typed == {"float32": 24 * 16 * 64 * 128}
 
 
 def test_a_grouped_falcon_without_its_kv_heads_does_not_become_multi_head():

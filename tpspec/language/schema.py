@@ -327,11 +327,15 @@ class CacheEntry(Strict):
     """Elements that one layer keeps on a rank for each sequence, whatever its length."""
     window: Expr | None = None
     """Tokens after which a sliding window stops growing."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """The element type of what is kept for a sequence, where the model's own does not matter."""
 
     @model_validator(mode="after")
     def _one_size(self) -> CacheEntry:
         if (self.per_token is None) == (self.per_sequence is None):
             raise ValueError("a cache entry has per_token or per_sequence")
+        if self.dtype and self.per_sequence is None:
+            raise ValueError("'dtype' goes with per_sequence: what grows with tokens has the cache's own")
         return self
 
 

@@ -159,11 +159,12 @@ class AtSize:
         )
 
     def _cache(self) -> Cache:
-        """Bytes of the cache; what is kept for a sequence has the model's own element type."""
+        """Bytes of the cache; what is kept for a sequence has the model's element type, or its own."""
         resolution, each = self.basis.resolution, self.basis.assumptions.kv_bytes
         elements = cache_size(resolution.spec, resolution.config, self.tp, resolution.pad)
-        windows = tuple((window, n * each) for window, n in sorted(elements.windows.items()) if n)
-        return Cache(elements.per_token * each, windows, elements.per_sequence * self.basis.element)
+        kept = elements.in_bytes(self.basis.element, each)
+        windows = tuple((window, size) for window, size in sorted(kept.windows.items()) if size)
+        return Cache(kept.per_token, windows, kept.per_sequence)
 
     def _capacity(self, weights: float) -> Capacity:
         """What is left for caches beside so many bytes of weights."""

@@ -57,15 +57,19 @@ def test_every_other_layer_ends_at_a_window():
 
 
 def test_states_of_mamba_are_kept_once_for_a_sequence_and_shared_out():
-    """Jamba: 4 layers of attention in 32; 8192 channels with 16 states and 4 taps each."""
-    assert kept("Jamba-v0.1", 1) == Cache(4 * 2 * 8 * 128 * 2, (), 28 * 8192 * (16 + 4) * 2)
-    assert kept("Jamba-v0.1", 8) == Cache(4 * 2 * 128 * 2, (), 28 * 1024 * (16 + 4) * 2)
+    """Jamba: 4 layers of attention in 32; 8192 channels with 16 states in float32 and 4 taps in bf16 each."""
+    assert kept("Jamba-v0.1", 1) == Cache(4 * 2 * 8 * 128 * 2, (), 28 * 8192 * (16 * 4 + 4 * 2))
+    assert kept("Jamba-v0.1", 8) == Cache(4 * 2 * 128 * 2, (), 28 * 1024 * (16 * 4 + 4 * 2))
 
 
 def test_states_of_a_delta_net_are_a_matrix_for_each_value_head():
-    """Qwen3-Next: 12 layers of attention in 48; 32 value heads, 16 key heads, all 128 wide, and 4 taps."""
+    """Qwen3-Next: 12 layers of attention in 48; 32 value heads, 16 key heads, all 128 wide, and 4 taps.
+
+    Matrices are kept in float32, 72 MiB of them, taps in bf16, 2.25 MiB.
+    """
     state, taps = 32 * 128 * 128, (32 * 128 + 2 * 16 * 128) * 4
-    assert kept("Qwen3-Next-80B-A3B", 1) == Cache(12 * 2 * 2 * 256 * 2, (), 36 * (state + taps) * 2)
+    assert kept("Qwen3-Next-80B-A3B", 1) == Cache(12 * 2 * 2 * 256 * 2, (), 36 * (state * 4 + taps * 2))
+    assert 36 * (state * 4 + taps * 2) == 74.25 * 2**20
 
 
 def test_layers_that_use_the_keys_of_others_keep_none():
