@@ -21,11 +21,11 @@ KINDS = {
 }
 
 
-def open_regular(path: Path, name: str = "") -> BinaryIO:
+def open_regular(path: Path, name: str = "", *, remedy: str = DOWNLOAD_AGAIN) -> BinaryIO:
     """Opens a regular file, or a link to one, unbuffered; `name` is what errors call it.
 
-    Raises TpspecError for anything else. The kind is looked up before opening, for opening a
-    pipe would wait for its writer.
+    Raises TpspecError for anything else, with `remedy` where there is nothing. The kind is looked up
+    before opening, for opening a pipe would wait for its writer.
     """
     name = name or str(path)
     try:
@@ -36,18 +36,18 @@ def open_regular(path: Path, name: str = "") -> BinaryIO:
     except FileNotFoundError:
         if path.is_symlink():
             target = path.readlink()
-            finding = Finding(name, f"is a link to {target}, which does not exist", remedy=DOWNLOAD_AGAIN)
+            finding = Finding(name, f"is a link to {target}, which does not exist", remedy=remedy)
         else:
-            finding = Finding(name, "does not exist", remedy=DOWNLOAD_AGAIN)
+            finding = Finding(name, "does not exist", remedy=remedy)
     except OSError as error:
         finding = Finding(name, error.strerror or str(error))
     raise TpspecError(f"cannot read {name}", [finding])
 
 
-def read_regular(path: Path, limit: int, name: str = "") -> bytes:
+def read_regular(path: Path, limit: int, name: str = "", *, remedy: str = DOWNLOAD_AGAIN) -> bytes:
     """Reads a regular file whole. Raises TpspecError beyond `limit` bytes, or as `open_regular`."""
     name = name or str(path)
-    with open_regular(path, name) as file:
+    with open_regular(path, name, remedy=remedy) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             finding = Finding(name, f"has {size} bytes, more than the {limit} that such a file may have")

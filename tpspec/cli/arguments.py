@@ -19,36 +19,39 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_COUNT = 10**6
+MAX_DIGITS = 100
+"""Of a number on the command line, leading zeros included."""
 
 
 def tp_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """Reads one or more tensor parallel sizes: `8` or `2,4,8`."""
     if value is None:
         return ()
-    parts = value.split(",")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of sizes such as 2,4,8")
-    sizes = tuple(dict.fromkeys(map(int, parts)))
-    if not all(1 <= size <= MAX_TP for size in sizes):
-        raise click.BadParameter(f"'{value}': a tensor parallel size lies between 1 and {MAX_TP}")
-    return sizes
+    return _counts(value, "sizes such as 2,4,8", "a tensor parallel size", MAX_TP)
 
 
 def count_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """Reads one or more counts: `64` or `1,16,64`."""
-    parts = value.split(",") if value is not None else []
-    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= MAX_COUNT for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of counts such as 1,16,64")
+    return _counts(value, "counts such as 1,16,64", "a count", MAX_COUNT) if value is not None else ()
+
+
+def _counts(value: str, example: str, each: str, most: int) -> tuple[int, ...]:
+    parts = value.split(",")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise click.BadParameter(f"'{value}' is not a list of {example}")
+    if not all(len(part) <= MAX_DIGITS and 1 <= int(part) <= most for part in parts):
+        raise click.BadParameter(f"'{value}': {each} lies between 1 and {most}")
     return tuple(dict.fromkeys(map(int, parts)))
 
 
 class Quantity(click.ParamType):  # type: ignore[type-arg]
-    """A number with a unit: `80GiB`, `450GB/s`, `989TFLOP/s`, `5us`."""
+    """A number with a unit: `80GiB`, `450GB/s`, `989TFLOP/s`, `5us`; above 0, but with `zero`."""
 
     name = "quantity"
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, *, zero: bool = False) -> None:
         self.kind = kind
+        self.zero = zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         from tpspec.planning.units import parse_quantity
@@ -56,7 +59,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, float):
             return value
         try:
-            return parse_quantity(value, self.kind)
+            return parse_quantity(value, self.kind, zero=self.zero)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

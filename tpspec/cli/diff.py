@@ -74,7 +74,7 @@ def _plan_file(path: Path) -> dict[str, str] | None:
 
     if path.suffix not in (".json", ".yaml", ".yml") or not path.is_file():
         return None
-    data = read_document(path, str(path)).data
+    data = read_document(path, str(path), "plan").data
     if isinstance(data, dict) and "model_type" in data:
         return None
     if not isinstance(data, dict) or not data or not all(isinstance(style, str) for style in data.values()):

@@ -40,7 +40,7 @@ OVERRIDES = ("hbm", "bandwidth", "flops", "link", "node_link", "latency", "node_
 @click.option("--hbm", type=Quantity("bytes"), metavar="SIZE", help="Memory of a device, as 80GiB.")
 @click.option(
     "--reserve",
-    type=Quantity("bytes"),
+    type=Quantity("bytes", zero=True),
     default="4GiB",
     show_default=True,
     metavar="SIZE",
@@ -51,9 +51,14 @@ OVERRIDES = ("hbm", "bandwidth", "flops", "link", "node_link", "latency", "node_
 @click.option("--link", type=Quantity("rate"), metavar="RATE", help="One direction, inside a node.")
 @click.option("--node-link", type=Quantity("rate"), metavar="RATE", help="One direction, across nodes.")
 @click.option(
-    "--latency", type=Quantity("time"), metavar="TIME", help="Of a collective inside a node, as 5us."
+    "--latency",
+    type=Quantity("time", zero=True),
+    metavar="TIME",
+    help="Of a collective inside a node, as 5us.",
 )
-@click.option("--node-latency", type=Quantity("time"), metavar="TIME", help="Of a collective across nodes.")
+@click.option(
+    "--node-latency", type=Quantity("time", zero=True), metavar="TIME", help="Of a collective across nodes."
+)
 @click.option(
     "--context", type=click.IntRange(1, 10**8), metavar="N", help="Tokens of a sequence; 8192, if unsaid."
 )
@@ -130,8 +135,12 @@ def command(
 def _hardware(name: str | None, calibrate: str | None, figures: dict[str, Any]) -> Hardware:
     from tpspec.planning.hardware import find_hardware
 
-    base = None if calibrate and not name else find_hardware(name or DEFAULT)
-    if calibrate:
+    base = (
+        None if calibrate is not None and name is None else find_hardware(DEFAULT if name is None else name)
+    )
+    if calibrate == "":
+        raise click.BadParameter("it names nothing", param_hint="'--calibrate'")
+    if calibrate is not None:
         from tpspec.planning.calibrate import measured_hardware
 
         base = measured_hardware(_bench(calibrate), base)
@@ -153,7 +162,7 @@ def _bench(calibrate: str) -> Any:
         from tpspec.cli.bench import bench_as_json
 
         return read_bench(json.dumps(bench_as_json(Path(calibrate))).encode(), calibrate)
-    return read_bench(read_regular(Path(calibrate), 1 << 20, calibrate), calibrate)
+    return read_bench(read_regular(Path(calibrate), 1 << 20, calibrate, remedy=""), calibrate)
 
 
 def _draw(report: PlanReport, resolution: Resolution, **files: Path | None) -> None:

@@ -48,16 +48,19 @@ class Document:
         return f"{self.where}:{self.lines.get(key, 1)}"
 
 
-def read_document(path: Path, where: str | None = None) -> Document:
+def read_document(path: Path, where: str | None = None, what: str = "spec") -> Document:
     """Reads a YAML file whose top level is a mapping. Raises TpspecError with file:line."""
     where = where or str(path)
-    return parse_document(read_regular(path, MAX_BYTES, where), where)
+    return parse_document(read_regular(path, MAX_BYTES, where, remedy=""), where, what)
 
 
-def parse_document(raw: bytes, where: str) -> Document:
-    """Parses YAML whose top level is a mapping. Raises TpspecError with file:line."""
+def parse_document(raw: bytes, where: str, what: str = "spec") -> Document:
+    """Parses YAML whose top level is a mapping; `what` is what errors call it.
+
+    Raises TpspecError with file:line.
+    """
     if len(raw) > MAX_BYTES:
-        raise TpspecError(f"{where}: {len(raw)} bytes; a spec has at most {MAX_BYTES}")
+        raise TpspecError(f"{where}: {len(raw)} bytes; a {what} has at most {MAX_BYTES}")
     try:
         text = raw.decode()
         _refuse_references(text, where)
@@ -69,12 +72,13 @@ def parse_document(raw: bytes, where: str) -> Document:
         line = f":{mark.line + 1}" if mark else ""
         raise TpspecError(f"{where}{line}: not YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(node, yaml.MappingNode):
-        raise TpspecError(f"{where}:1: a spec is a mapping (spec:, architecture:, modules:, …)")
+        empty = ", and this is empty" if node is None else ""
+        raise TpspecError(f"{where}:1: a {what} is a mapping of keys to values{empty}")
     lines: dict[Key, int] = {}
     findings: list[Finding] = []
     data = _construct(node, (), lines, findings, where)
     if findings:
-        raise TpspecError(f"{where} is not a valid spec", findings)
+        raise TpspecError(f"{where} is not a valid {what}", findings)
     return Document(data, lines, where)
 
 

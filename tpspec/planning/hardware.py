@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from tpspec.errors import Finding, TpspecError
+from tpspec.language.complaints import complaints
 from tpspec.language.registry import BUILT_IN
 from tpspec.language.schema import Name, Strict
-from tpspec.language.yaml_source import read_document
+from tpspec.language.yaml_source import Key, read_document
 from tpspec.planning.units import Kind, parse_quantity
 
 FOLDER = BUILT_IN / "hardware"
@@ -52,9 +54,15 @@ class Hardware:
         return replace(self, **given, sources={**self.sources, **dict.fromkeys(given, source)})
 
 
+def _date(text: str) -> str:
+    if not re.fullmatch(r"\d{4}(-\d\d){0,2}", text):
+        raise ValueError(f"'{text}' is not a date such as 2026, 2026-11 or 2026-11-30")
+    return text
+
+
 class _Source(Strict):
     title: Name
-    date: Annotated[str, BeforeValidator(str), Field(pattern=r"^\d{4}(-\d\d){0,2}$")]
+    date: Annotated[str, BeforeValidator(str), AfterValidator(_date)]
     """When it was published: a year, a month or a day."""
     url: str = ""
 
@@ -91,6 +99,12 @@ class HardwareDocument(Strict):
     """Of one small collective across nodes."""
 
 
+def _keys_beside(key: Key) -> list[str]:
+    model: type[Strict] = _Source if key[0] == "sources" else _Figure
+    fields = (HardwareDocument if len(key) == 1 else model).model_fields
+    return [field.alias or name for name, field in fields.items()]
+
+
 SINGLE: dict[str, Kind] = {
     "hbm": "bytes",
     "bandwidth": "rate",
@@ -110,7 +124,7 @@ def hardware_names() -> list[str]:
 def find_hardware(text: str) -> Hardware:
     """A device by name, or from a file. Raises TpspecError where there is none, or the file is wrong."""
     path = Path(text)
-    if text.endswith((".yaml", ".yml")) or (path.suffix and path.is_file()):
+    if text.endswith((".yaml", ".yml")) or "/" in text or path.is_file():
         return read_hardware(path, text)
     names = hardware_names()
     if text not in names:
@@ -124,27 +138,28 @@ def find_hardware(text: str) -> Hardware:
 
 def read_hardware(path: Path, where: str) -> Hardware:
     """Reads and checks one file. Raises TpspecError with all that is wrong."""
-    source = read_document(path, where)
+    source = read_document(path, where, "hardware file")
     try:
         document = HardwareDocument.model_validate(source.data)
     except ValidationError as error:
-        findings = [
-            Finding(".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))
-            for fault in error.errors(include_url=False)
-        ]
+        findings = complaints(error, source, _keys_beside)
         raise TpspecError(f"{where} is not a valid hardware file", findings) from None
     figures: dict[str, _Figure] = {name: getattr(document, name) for name in SINGLE}
     figures |= {f"flops.{kind}": figure for kind, figure in document.flops.items()}
     values: dict[str, float] = {}
-    findings = [] if "bf16" in document.flops else [Finding("flops", "there is no bf16")]
+    findings = []
+    if "bf16" not in document.flops:
+        findings.append(Finding("flops", "there is no bf16", source.place(("flops",))))
     for name, figure in figures.items():
+        place = source.place(tuple(name.split(".", 1)))
+        kind = SINGLE.get(name, "flops")
         try:
-            values[name] = parse_quantity(figure.is_, SINGLE.get(name, "flops"))
+            values[name] = parse_quantity(figure.is_, kind, zero=kind == "time")
         except ValueError as error:
-            findings.append(Finding(name, str(error)))
+            findings.append(Finding(name, str(error), place))
         if figure.from_ not in document.sources:
             known = ", ".join(document.sources)
-            findings.append(Finding(name, f"there is no source '{figure.from_}'; there are {known}"))
+            findings.append(Finding(name, f"there is no source '{figure.from_}'; there are {known}", place))
     if findings:
         raise TpspecError(f"{where} is not a valid hardware file", findings)
     sources = {name: document.sources[figure.from_] for name, figure in figures.items()}

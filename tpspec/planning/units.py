@@ -17,7 +17,7 @@ UNITS: dict[Kind, dict[str, float]] = {
     "flops": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}
     | {f"{prefix}FLOPS": factor for prefix, factor in _DECIMAL.items()},
     "count": {"": 1.0},
-    "time": {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0},
+    "time": {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0},
 }
 EXAMPLES: dict[Kind, str] = {
     "bytes": "80GiB (2^30 bytes each) or 80GB (10^9)",
@@ -29,8 +29,11 @@ EXAMPLES: dict[Kind, str] = {
 _TEXT = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[^\d\s].*)?")
 
 
-def parse_quantity(text: str, kind: Kind) -> float:
-    """Bytes, bytes per second, FLOP per second, seconds or a number. Raises ValueError with an example."""
+def parse_quantity(text: str, kind: Kind, *, zero: bool = False) -> float:
+    """Bytes, bytes per second, FLOP per second, seconds or a count; with `zero`, that is one too.
+
+    Raises ValueError with an example.
+    """
     match = _TEXT.fullmatch(text.strip())
     if not match:
         raise ValueError(f"'{text}' is not a quantity such as {EXAMPLES[kind]}")
@@ -38,8 +41,12 @@ def parse_quantity(text: str, kind: Kind) -> float:
     if unit not in UNITS[kind]:
         raise ValueError(f"'{text}': {_problem(unit, kind)}; write {EXAMPLES[kind]}")
     value = float(match["number"]) * UNITS[kind][unit]
-    if not (isfinite(value) and value < 2**63):
+    if not (isfinite(value) and value < 2**63) or (kind != "time" and 0 < value < 1):
         raise ValueError(f"'{text}' is out of bounds")
+    if not value and not zero:
+        raise ValueError(f"'{text}' must be above 0")
+    if kind == "count" and value % 1:
+        raise ValueError(f"'{text}' is not a whole number")
     return value
 
 

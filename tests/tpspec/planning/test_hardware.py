@@ -56,7 +56,17 @@ def test_a_file_is_read_as_the_built_in_ones_are(tmp_path: Path):
         ("bf16: {", "fp16: {", "flops: there is no bf16"),
         ("date: 2022-03", "date: soon", "sources.whitepaper.date"),
         ("{is: 8,", "{is: eight,", "devices_per_node: 'eight' is not a quantity such as 8"),
-        ("latency: ", "lateness: ", "lateness"),
+        ("{is: 8,", "{is: 0,", "devices_per_node: '0' must be above 0"),
+        ("{is: 8,", "{is: 8.5,", "devices_per_node: '8.5' is not a whole number"),
+        ("is: 450 GB/s", "is: 0 GB/s", "link: '0 GB/s' must be above 0"),
+        (
+            "\nlatency: ",
+            "\nlateness: ",
+            "lateness: there is no key 'lateness' here; the keys are hardware, name",
+        ),
+        ("\nlatency: ", "\nlateness: ", "the key 'latency' is missing"),
+        ("is: 450 GB/s, from", "is: 450 GB/s, fron", "there is no key 'fron' here; the keys are is, from"),
+        ("title: NVIDIA", "title: [it] #", "title: has to be text"),
     ],
 )
 def test_a_file_with_a_fault_is_refused_by_the_key(tmp_path: Path, old, new, problem):
@@ -66,3 +76,21 @@ def test_a_file_with_a_fault_is_refused_by_the_key(tmp_path: Path, old, new, pro
     with pytest.raises(TpspecError) as raised:
         find_hardware(str(path))
     assert problem in str(raised.value)
+
+
+def test_a_fault_has_its_line(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("hardware: 1\nname: mine\nlink: fast\n")
+    with pytest.raises(TpspecError, match=r"link: has to be a mapping of keys to values \(.*mine.yaml:3\)"):
+        find_hardware(str(path))
+
+
+def test_an_empty_file_and_none_are_told_apart(tmp_path: Path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(
+        TpspecError, match="a hardware file is a mapping of keys to values, and this is empty"
+    ):
+        find_hardware(str(tmp_path / "mine"))
+    with pytest.raises(TpspecError, match="does not exist") as raised:
+        find_hardware(str(tmp_path / "none"))
+    assert "download" not in str(raised.value)

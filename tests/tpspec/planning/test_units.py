@@ -20,12 +20,17 @@ from tpspec.planning.units import parse_quantity
         ("989.4TFLOP/s", "flops", 989.4e12),
         ("2 PFLOPS", "flops", 2e15),
         ("5us", "time", 5e-6),
-        ("5 µs", "time", 5e-6),
+        ("5 \u00b5s", "time", 5e-6),
+        ("5 \u03bcs", "time", 5e-6),
         ("0.5 ms", "time", 5e-4),
     ],
 )
 def test_a_quantity_is_a_number_and_a_unit(text, kind, value):
     assert parse_quantity(text, kind) == pytest.approx(value)
+
+
+def test_nothing_is_a_quantity_where_it_is_asked_for():
+    assert parse_quantity("0GiB", "bytes", zero=True) == parse_quantity("0us", "time", zero=True) == 0
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,10 @@ def test_a_quantity_is_a_number_and_a_unit(text, kind, value):
         ("1e3GiB", "bytes", "there is no unit 'e3GiB'"),
         ("9" * 400 + "GB", "bytes", "is out of bounds"),
         ("", "bytes", "'' is not a quantity"),
+        ("0TB/s", "rate", "'0TB/s' must be above 0"),
+        ("0 us", "time", "'0 us' must be above 0"),
+        ("0.5B", "bytes", "'0.5B' is out of bounds"),
+        ("8.5", "count", "'8.5' is not a whole number"),
     ],
 )
 def test_a_wrong_quantity_is_refused_with_what_to_write(text, kind, problem):
