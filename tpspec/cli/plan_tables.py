@@ -43,7 +43,7 @@ def print_plan(report: PlanReport) -> None:
     click.echo()
     for advice in report.advice:
         click.echo(f"  {click.style('→', fg='cyan')} {advice.text}")
-    for note in (*report.notes, *_assumed(report)):
+    for note in report.notes:
         click.echo(click.style(f"  {note}", dim=True))
 
 
@@ -154,13 +154,3 @@ def _choices(report: PlanReport) -> Iterator[Sequence[str]]:
             duration(choice.step) if fits else "",
             f"{choice.tokens_per_second:.0f}" if fits else "",
         ]
-
-
-def _assumed(report: PlanReport) -> Iterator[str]:
-    """Which figures nobody has published."""
-    sources = report.hardware.sources
-    assumed = [
-        name.replace("_", " ") for name, source in sources.items() if source.startswith("an assumption")
-    ]
-    if assumed:
-        yield f"assumed, not published: {', '.join(assumed)} (measure them: tpspec plan --calibrate OUT)"

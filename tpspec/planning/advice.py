@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import floor
 
 from tpspec.planning.hardware import Hardware
 from tpspec.planning.report import Advice, Assumptions, Choice, Link, SizePlan, Step
 from tpspec.quantities import duration, size
 
+SLIGHT = 0.00005
+"""A part of the weights that is 0.00% in print."""
 ENOUGH = 0.95
 """A size that gives less than this part of what its devices are of another's is worth a sentence."""
 
@@ -67,7 +70,7 @@ def _weights(sizes: Sequence[SizePlan]) -> Iterator[Advice]:
             f"{freed / plan.exact.pool:.0%} of what its cache has."
         )
         yield Advice("weights", text)
-    if plan.tp > 1 and named:
+    if more >= SLIGHT and named:
         text = f"At tp={plan.tp} a rank holds {more:.2%} more than 1/{plan.tp} of the weights: {named}."
         yield Advice("weights", text)
 
@@ -103,10 +106,10 @@ def _change(gain: float) -> str:
 
 def _why(less: SizePlan, more: SizePlan) -> str:
     """Why a rank's cache does not get smaller in proportion."""
-    if "kv" in more.copies:
-        return f": its {more.tp // more.copies['kv']} KV heads are used up"
     if "kv" in more.padding:
         return ": its {} KV heads are filled up to {}".format(*more.padding["kv"])
+    if "kv" in more.copies:
+        return f": its {more.tp // more.copies['kv']} KV heads are used up"
     if more.cache == less.cache and not more.copies:
         return ": a rank's cache is the same at both, whole on every rank"
     return ": part of the cache is copied, or whole on every rank"
@@ -134,6 +137,8 @@ def _stops(less: SizePlan, more: SizePlan, one: Step, two: Step, hardware: Hardw
     """Where more ranks no longer make a step faster, and what takes the time."""
     change = two.seconds / one.seconds - 1
     how = f"{change:.0%} slower than" if change >= 0.005 else "no faster than"
+    if change >= 1:
+        how = f"{change + 1:.0f}× as slow as"
     if change < -0.005:
         how = f"only {-change:.0%} faster than"
     left = ""
@@ -146,15 +151,15 @@ def _stops(less: SizePlan, more: SizePlan, one: Step, two: Step, hardware: Hardw
 
 
 def _links(links: Sequence[Link], hardware: Hardware) -> Iterator[Advice]:
-    if links:
-        inside, across = links
-        text = (
-            f"Reading long prompts, the arithmetic takes longer than the link up to "
-            f"tp={inside.break_even:.0f} {inside.name}, {across.break_even:.1f} {across.name}"
-        )
-        if inside.break_even < hardware.devices_per_node:
-            text += f": fewer than the {hardware.devices_per_node} devices of a node"
-        yield Advice("speed", f"{text}.")
+    """Up to how many ranks arithmetic takes longer; nothing of models so small that it never does."""
+    said = []
+    for link, devices in zip(links, (hardware.devices_per_node, 0), strict=False):
+        ranks = floor(link.break_even)
+        few = f", fewer than its {devices} devices" if ranks < devices else ""
+        said += [f"tp={ranks} {link.name}{few}"] if ranks > 1 else []
+    if said:
+        text = f"Reading long prompts, the arithmetic takes longer than the link up to {'; '.join(said)}."
+        yield Advice("speed", text)
 
 
 def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Advice]:

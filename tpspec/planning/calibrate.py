@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,10 @@ from tpspec.planning.formulas import all_reduce_wire
 from tpspec.planning.hardware import Hardware
 
 Positive = Annotated[float, Field(gt=0)]
+
+
+LEAST_READ = 256 << 20
+"""Bytes that a step has to read for its time to be the memory's: tens of ms of a CPU's, some of a GPU's."""
 
 
 class Exchange(BaseModel):
@@ -63,8 +68,10 @@ def measured_hardware(bench: Bench, base: Hardware | None = None) -> Hardware:
     bandwidth = bench.read_bytes / bench.compute_seconds
     flops = {"bf16": 2 * bench.elements * bench.prompt_tokens / bench.first_token_seconds}
     latency, link = _link(bench)
+    overhead = bench.read_bytes if bench.read_bytes < LEAST_READ else None
     if base:
-        return base.changed(source, bandwidth=bandwidth, latency=latency, link=link)
+        changed = base.changed(source, bandwidth=bandwidth, latency=latency, link=link)
+        return replace(changed, title=f"{base.title}, some of its figures measured", overhead=overhead)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     names = ("bandwidth", "flops.bf16", "link", "latency", "node_link", "node_latency")
     return Hardware(
@@ -83,6 +90,7 @@ def measured_hardware(bench: Bench, base: Hardware | None = None) -> Hardware:
             "hbm": f"this machine's memory, shared by {bench.tp} ranks",
             "devices_per_node": "the ranks that were measured",
         },
+        overhead,
     )
 
 

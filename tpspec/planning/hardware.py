@@ -47,6 +47,8 @@ class Hardware:
     node_latency: float
     """λ of one collective across nodes."""
     sources: Mapping[str, str]
+    overhead: float | None = None
+    """Bytes that a step read when it was measured, where they were so few that its time was overhead."""
 
     def changed(self, source: str, **figures: Any) -> Hardware:
         """The same with other figures, which have another source; None leaves a figure as it is."""

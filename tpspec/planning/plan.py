@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -12,6 +13,7 @@ from tpspec.planning.hardware import Hardware
 from tpspec.planning.report import Choice, Link, PlanReport, Refused
 from tpspec.planning.sizes import AtSize, Basis, Question
 from tpspec.planning.weights import unsaid
+from tpspec.quantities import size
 from tpspec.resolution import Resolution
 from tpspec.sites import COLLECTIVES
 
@@ -115,6 +117,25 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
     if not spec.cache:
         yield f"{spec.where} has no cache: every step reads all tokens again"
     yield "times are floors: activations, attention to earlier tokens, kernels and scheduling come on top"
+    yield from _sources(basis.hardware)
+
+
+def _sources(hardware: Hardware) -> Iterator[str]:
+    """Which figures nobody has published, and which are measured."""
+    by_source: dict[str, list[str]] = defaultdict(list)
+    for name, source in hardware.sources.items():
+        by_source[source].append(name.replace("_", " "))
+    for source, names in by_source.items():
+        if source.startswith("an assumption"):
+            measure = "measure them: tpspec plan --calibrate OUT"
+            yield f"assumed, not published: {', '.join(names)} ({measure})"
+        elif source.startswith("measured"):
+            yield f"{source}: {', '.join(names)}"
+    if hardware.overhead:
+        yield (
+            f"measured while a step read {size(hardware.overhead)}: that is the time of overhead, not of "
+            "memory and arithmetic; a larger model shows what the machine does"
+        )
 
 
 UNCOUNTED = ("once", "unused", "drop")

@@ -116,7 +116,7 @@ class AtSize:
             cache=self.cache,
             exact=self._capacity(weights.exact),
             simple=self._capacity(weights.simple),
-            copies={axis: tp // n for axis, n in basis.resolution.copied_above if tp > n},
+            copies=basis.resolution.copies(tp),
             padding=self._padding(),
             calls=self.calls,
             all_reduces=sum(call.calls for call in self.calls if call.collective == "all_reduce"),

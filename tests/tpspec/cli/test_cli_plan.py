@@ -116,10 +116,13 @@ def test_a_measurement_replaces_what_is_assumed(tpspec: Tpspec, tmp_path: Path):
     )
     (size,) = report["sizes"]
     assert size["steps"][0]["floor"] == pytest.approx(measured["compute_seconds"], rel=1e-6)
-    based = json.loads(tpspec("plan", LLAMA, "--hardware", "l4", "--calibrate", bench, "--json").out)[
-        "hardware"
-    ]
-    assert (based["hbm"], based["bandwidth"]) == (int(22.5 * 2**30), device["bandwidth"])
+    assert any("that is the time of overhead" in note for note in report["notes"])
+    based = json.loads(tpspec("plan", LLAMA, "--hardware", "l4", "--calibrate", bench, "--json").out)
+    known = based["hardware"]
+    assert (known["hbm"], known["bandwidth"]) == (int(22.5 * 2**30), device["bandwidth"])
+    assert known["title"] == "NVIDIA L4 24 GB, some of its figures measured"
+    (said,) = (note for note in based["notes"] if note.startswith("measured by bench"))
+    assert "tp=2, threads: bandwidth, latency" in said
 
 
 def test_a_file_that_bench_did_not_write_is_refused(tpspec: Tpspec, tmp_path: Path):

@@ -164,6 +164,34 @@ def test_advice_says_that_padded_heads_take_room():
     assert "replicas" not in stops
 
 
+def test_heads_that_are_filled_up_are_not_called_used_up():
+    report = planned(sizes=(8, 12), pad="kv")
+    (stops,) = texts(report, "cache")
+    assert "its 8 KV heads are filled up to 12" in stops
+    assert report.sizes[1].copies == {}
+
+
+def test_what_is_no_more_than_a_share_is_not_remarked():
+    assert not any("0.00%" in text for text in texts(planned(sizes=(2,)), "weights"))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "reach"),
+    [
+        ("h100-sxm", "up to tp=12 inside a node; tp=2 across nodes."),
+        ("l4", "up to tp=7 inside a node, fewer than its 8 devices; tp=3 across nodes."),
+    ],
+)
+def test_ranks_that_the_link_feeds_are_whole_ones(hardware, reach):
+    assert texts(planned(hardware=hardware, sizes=(8,)), "speed")[-1].endswith(reach)
+
+
+def test_a_model_too_small_for_any_link_gets_no_advice_about_links():
+    report = planned(ROOT / "models" / "stories260k" / "config.json")
+    assert report.links[0].break_even < 2
+    assert not any("link" in advice.text for advice in report.advice)
+
+
 def test_advice_names_where_more_ranks_do_not_help_a_step():
     stops, _ = texts(planned(sizes=(8, 16), batches=(1,)), "speed")
     assert stops.startswith("At batch 1, a step at tp=16 is no faster than at tp=8")
