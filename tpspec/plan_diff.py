@@ -7,7 +7,7 @@ style; what it does not name is whole on every rank. Costs follow from the two c
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -22,8 +22,10 @@ from tpspec.language.spec import PlacedRule
 from tpspec.layout import Cut, TensorLayout, whole
 from tpspec.memory import Memory
 from tpspec.plan_styles import STYLES, WHOLE, Style
+from tpspec.planning.weights import inventory
 from tpspec.resolution import Resolution, Shared
 from tpspec.sharing import Sharing
+from tpspec.sites import COLLECTIVES, implied_sites
 
 Plan = Mapping[str, str]
 """Pattern → style."""
@@ -88,19 +90,31 @@ def diff_plan(resolution: Resolution, plan: Plan, tp: int) -> PlanDiff:
         pattern = names.pattern(plan, item)
         used |= {pattern} if pattern else set()
         groups[item.placed, item.prefix, item.parameter, item.sharing, pattern].append(item)
+    saved = _all_reduced(resolution, tp)
+    stored = {item.placed for item in resolution.shared}
     differences: list[Difference] = []
-    alike = most = 0
-    for (placed, prefix, _, sharing, pattern), items in groups.items():
+    alike = 0
+    for (placed, prefix, parameter, sharing, pattern), items in groups.items():
         module = prefix.put(where_bound(placed.pattern, [i.binding for i in items], resolution.ranges))
-        compared = _Compared(
-            items, sharing.cut(tp), pattern and plan[pattern], tp, alone=names.alone(items[0])
-        )
-        found = list(compared.differences(module, placed))
-        most += 0 if compared.tied else compared.ours
+        module += f".{parameter}" if sharing.divisor > 1 and parameter else ""
+        named = pattern and plan[pattern]
+        alone, tied = names.alone(items[0]), placed not in stored
+        compared = _Compared(items, sharing.cut(tp), named, tp, alone=alone, tied=tied)
+        found = list(compared.differences(module, placed, saved))
         differences += found
         alike += 0 if found else compared.count
     others = tuple(name for name in plan if name not in used and STYLES[plan[name]] != WHOLE)
+    most = max(inventory(resolution).at(tp).weights().ranks)
     return PlanDiff(tp, resolution.spec.name, tuple(differences), alike, others, most)
+
+
+def _all_reduced(resolution: Resolution, tp: int) -> dict[PlacedRule, int]:
+    """Elements that each rule's modules sum up over the ranks for one token."""
+    elements: Counter[PlacedRule] = Counter()
+    for site in implied_sites(resolution, tp):
+        if site.placed and COLLECTIVES.get(site.kind) == "all_reduce":
+            elements[site.placed] += site.elements * site.runs
+    return elements
 
 
 def _tied_heads(resolution: Resolution) -> Iterator[Shared]:
@@ -152,12 +166,9 @@ class _Compared:
     """Tensors that one rule shares one way, and the style that the plan gives them."""
 
     def __init__(
-        self, items: Sequence[Shared], ours: Cut, named: str | None, tp: int, *, alone: bool
+        self, items: Sequence[Shared], ours: Cut, named: str | None, tp: int, *, alone: bool, tied: bool
     ) -> None:
         assert items[0].tensor is not None
-        self.tied = items[0].placed.template != items[0].tensor.name.removesuffix(".weight") and bool(
-            items[0].placed.rule.tied_to
-        )
         self.tensor = items[0].tensor
         self.count = sum(item.count for item in items)
         self.named = named or "not in the plan"
@@ -166,10 +177,12 @@ class _Compared:
         self.tp = tp
         self.cut = ours
         self.theirs, self.uneven = _cut(self.style, self.tensor.shape, tp)
-        self.ours = self._most(ours)
+        self.more = 0 if tied else self._most(self.theirs) - self._most(ours)
 
-    def differences(self, module: str, placed: PlacedRule) -> Iterator[Difference]:
-        """Every way in which the plan differs, each with its cost."""
+    def differences(
+        self, module: str, placed: PlacedRule, all_reduced: Mapping[PlacedRule, int]
+    ) -> Iterator[Difference]:
+        """Every way in which the plan differs, each with its cost; whole matrices need no all-reduce."""
         rule = placed.rule
 
         def said(text: str, rank_bytes: int = 0, token_bytes: int = 0) -> Difference:
@@ -178,12 +191,13 @@ class _Compared:
                 module, self.count, ours, self.named, text, placed.place, rank_bytes, token_bytes
             )
 
-        more = self._most(self.theirs) - self.ours
         if self.cut.dim is not None and self.theirs.dim is None:
             if not self.uneven:
-                yield said("whole on every rank", more)
+                sums = nbytes(self.tensor.dtype, (all_reduced.get(placed, 0),))
+                yield said("whole on every rank", self.more, -sums)
         elif self.theirs.dim is not None and self.cut.dim != self.theirs.dim:
-            yield said("cut here, whole in the spec" if self.cut.dim is None else "cut the other way", more)
+            other = "cut the other way: what it reads and gives differs"
+            yield said("cut here, whole in the spec" if self.cut.dim is None else other, self.more)
         elif self.cut.dim is None and self.theirs.shares != self.cut.shares:
             yield said("whole on every rank, where the spec has it counted once")
         elif self.theirs.shares != self.cut.shares and not self.style.gathers:
@@ -200,12 +214,11 @@ class _Compared:
 
     def _otherwise(self) -> tuple[str, int]:
         """How two cuts of the same dimension differ, and what the plan's keeps more of."""
-        more = self._most(self.theirs) - self.ours
         rank = next(r for r in range(self.tp) if self.cut.shares[r] != self.theirs.shares[r])
         mine, plan = (_shown(c, rank) for c in (self.cut, self.theirs))
         copied = any(count > 1 for _, _, count in self.cut.copies())
         why = "a plain cut splits heads" if copied else "a plain cut goes through fused parts"
-        return f"{why}: rank {rank} gets {plan}, not {mine}", more
+        return f"{why}: rank {rank} gets {plan}, not {mine}", self.more
 
     def _most(self, cut: Cut) -> int:
         tensor = TensorLayout(self.tensor.name, self.tensor.dtype, self.tensor.shape, cut)

@@ -35,7 +35,14 @@ def test_a_module_that_the_plan_leaves_out_is_whole_on_every_rank() -> None:
     down, head = compared(plan).differences[:2]
     assert (down.module, down.count) == ("model.layers.0-79.mlp.down_proj", 80)
     assert down.rank_bytes == 80 * HIDDEN * FFN * BF16 * 7 // 8
+    assert down.token_bytes == -80 * HIDDEN * BF16  # whole matrices need no all-reduce
     assert (head.module, head.rank_bytes) == ("lm_head", HIDDEN * VOCAB * BF16 * 7 // 8)
+
+
+def test_a_tied_head_is_not_counted_beside_its_embedding() -> None:
+    plan = {name: style for name, style in PLAN.items() if name not in ("lm_head", "embed_tokens")}
+    embedding, head = compared(plan, tie_word_embeddings=True).differences
+    assert (embedding.rank_bytes, head.rank_bytes) == (HIDDEN * VOCAB * BF16 * 7 // 8, 0)
 
 
 def test_a_tied_head_gathers_its_logits_too() -> None:
@@ -101,3 +108,10 @@ def test_a_style_that_is_not_known_is_refused() -> None:
     with pytest.raises(TpspecError, match="styles that are not known") as caught:
         compared(PLAN | {"layers.*.mlp.up_proj": "diagonal"})
     assert caught.value.findings[0].subject == "layers.*.mlp.up_proj"
+
+
+def test_a_matrix_cut_the_other_way_is_told() -> None:
+    plan = PLAN | {"layers.*.self_attn.o_proj": "colwise"}
+    (o_proj,) = (d for d in compared(plan).differences if "o_proj" in d.module)
+    assert o_proj.says.startswith("cut the other way")
+    assert o_proj.rank_bytes == 0

@@ -107,7 +107,9 @@ def _print(plan: str, diff: PlanDiff) -> None:
     exchanged = f"; {_more(diff.more_per_token)} exchanged per token" if diff.more_per_token else ""
     click.echo(f"{plan} at tp={diff.tp}: {diff.alike} tensors alike; {held}{exchanged}")
     for pattern in diff.unmatched:
-        click.echo(click.style(f"the plan's {pattern} is no tensor that the spec names", dim=True))
+        numbered = any(piece.isdecimal() for piece in pattern.split("."))
+        hint = ": plans write * in the place of numbers" if numbered else ""
+        click.echo(click.style(f"the plan's {pattern} is no tensor that the spec names{hint}", dim=True))
 
 
 def _more(count: int) -> str:
