@@ -1,4 +1,4 @@
-"""What padding comes to at one tp: which units were added, and what they cost."""
+"""What padding comes to at one tp: which units were added or copied, and what they cost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tpspec.resolution import Resolution, Shared
 
 @dataclass(frozen=True, slots=True)
 class PaddedAxis:
-    """An axis with zero units: `units` in the model (`source` in its config), `held` by all ranks together.
+    """An axis that is filled up: `units` in the model (`source` in its config), `held` by all ranks together.
 
-    Of those that are held each unit stands `copies` times, and `zeros` are zeros.
+    Of those that are held each unit stands `copies` times, and `zeros` are zeros; none are where copies
+    of KV heads alone make the number divide.
     """
 
     axis: str
@@ -77,7 +78,7 @@ def padding_of(resolution: Resolution, tp: int) -> Padding:
 
 
 def _padded_axes(resolution: Resolution, items: Sequence[Shared], tp: int) -> Iterator[PaddedAxis]:
-    """Each axis that has zero units in some layer, once for each of its sizes."""
+    """Each axis that has zero units in some layer, or would not divide without, once for each size."""
     seen: dict[tuple[str, int], Axis] = {}
     for item in items:
         for axis in item.sharing.axes:
@@ -85,7 +86,7 @@ def _padded_axes(resolution: Resolution, items: Sequence[Shared], tp: int) -> It
     order = list(resolution.spec.axes)
     for axis in sorted(seen.values(), key=lambda axis: order.index(axis.name)):
         found = PaddedAxis(axis.name, axis.source, axis.units, axis.local(tp) * tp, axis.copies(tp))
-        if found.zeros:
+        if found.zeros or replace(axis, pad=False).misfit(tp):
             yield found
 
 

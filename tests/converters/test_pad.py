@@ -19,6 +19,7 @@ from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_for
 from tpspec.padded_model import ALIGN, Architecture, architectures, padded_model
 from tpspec.padding import Order
+from tpspec.padding_report import padding_of
 from tpspec.resolve import resolve_checked
 from tpspec.runtime.tiny import tiny_model
 
@@ -86,6 +87,20 @@ def test_the_order_that_keeps_weights_small_copies_heads_side_by_side(tmp_path: 
         loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
         assert (loaded.config.num_attention_heads, loaded.config.num_key_value_heads) == heads
         assert (logits(loaded, ids) - logits(model, ids)).abs().max() < 1e-5
+
+
+def test_copies_of_kv_heads_alone_are_padding_too(tmp_path: Path) -> None:
+    """15 query heads to a KV head: three copies of 4 make 12 slots for 6 ranks, with no zeros in them."""
+    changes = {"num_attention_heads": 60, "num_key_value_heads": 4, "head_dim": 2, "intermediate_size": 96}
+    source, model = saved(tmp_path / "source", "mistral", changes | {"num_hidden_layers": 1})
+    resolution = resolve_checked(open_source(str(source)).checkpoint, 6, None, "weights", ALIGN)
+    (kv,) = padding_of(resolution, 6).axes
+    assert (kv.axis, kv.units, kv.held, kv.copies, kv.zeros) == ("kv", 4, 12, 3, 0)
+    ids = torch.arange(12)[None]
+    out = padded(source, tmp_path / "out", 6, "weights")
+    loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+    assert (loaded.config.num_attention_heads, loaded.config.num_key_value_heads) == (60, 12)
+    assert (logits(loaded, ids) - logits(model, ids)).abs().max() < 1e-5
 
 
 @contextmanager

@@ -16,7 +16,8 @@ def print_padding(padding: Padding, tp: int) -> None:
     from tpspec.quantities import size
 
     first = "cache" if padding.order == "kv" else "weights"
-    click.echo(f"  tp={tp} is padded with zeros, the {first} kept small first; on all ranks together:")
+    means = "zeros" if any(axis.zeros for axis in padding.axes) else "copies of whole units alone"
+    click.echo(f"  tp={tp} is padded with {means}, the {first} kept small first; on all ranks together:")
     print_columns([_axis(axis) for axis in padding.axes], indent=4)
     costs = []
     if padding.weight_bytes is not None and padding.stored_bytes:
@@ -32,4 +33,8 @@ def print_padding(padding: Padding, tp: int) -> None:
 
 def _axis(axis: PaddedAxis) -> tuple[str, str, str]:
     copies = f" (copied ×{axis.copies})" if axis.copies > 1 else ""
-    return f"{axis.source} = {axis.units}", f"{axis.held} held{copies}", f"{axis.zeros} of them zeros"
+    return (
+        f"{axis.source} = {axis.units}",
+        f"{axis.held} held{copies}",
+        f"{axis.zeros} of them zeros" if axis.zeros else "",
+    )
