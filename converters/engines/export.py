@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,8 @@ from tpspec.converters.journal import clear_state, read_record
 from tpspec.converters.readers import PreshardedReader, Reader
 from tpspec.converters.write_files import SYNC_BYTES, begun, missing_bytes, write_files
 from tpspec.engines.layout import EngineLayout
+from tpspec.engines.manifest import ExportManifest
+from tpspec.manifest import FileRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,13 @@ def _complete(work: Export, written: Collection[str]) -> None:
     check_content(out, {name: record for name, record in records.items() if name not in written})
     sync_directory(out)
     copied = copy_files(work.source.checkpoint.directory, out, work.reader.copied())
-    engine = work.layout.engine
-    says = {
-        "tpspec": __version__,
-        "engine": engine.engine,
-        "names_of": engine.compared_with,
-        "tp": work.layout.tp,
-        "files": {t.name: {"size": t.size, "xxh3_128": records[t.name]["xxh3_128"]} for t in work.targets},
-        "copied": [record.name for record in copied],
-    }
-    write_durably(out / work.manifest, json.dumps(says, indent=1).encode() + b"\n")
+    manifest = ExportManifest(
+        __version__,
+        work.layout.engine.engine,
+        work.layout.release,
+        work.layout.tp,
+        tuple(FileRecord(t.name, t.size, records[t.name]["xxh3_128"]) for t in work.targets),
+        tuple(copied),
+    )
+    write_durably(out / work.manifest, manifest.encode())
     clear_state(out)

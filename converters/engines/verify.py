@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
-from tpspec import json_strict
+from tpspec.converters.engines.held_files import carried, check_hashes, disagreements, rank_files
 from tpspec.converters.engines.held_rank import HeldRank
 from tpspec.converters.engines.plan import Export
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
@@ -20,33 +19,11 @@ from tpspec.converters.verify import Verified
 from tpspec.converters.write_files import WRITERS
 from tpspec.engines.engine import read_engine
 from tpspec.engines.layout import EngineLayout
+from tpspec.engines.manifest import AGAINST, read_export
 from tpspec.engines.resolve import engine_layout
 from tpspec.errors import Finding, TpspecError
 from tpspec.file_names import EXPORT
-from tpspec.manifest import FileRecord
-from tpspec.presharded import check_size, hash_file
-from tpspec.regular_file import read_regular
 from tpspec.resolve import choose_spec, resolve
-
-_RANK_FILE = re.compile(r"model-rank-(\d+)-part-(\d+)\.safetensors")
-MAX_MANIFEST = 64 << 20
-AGAINST = "compare it with its checkpoint: --against SRC"
-
-
-def rank_files(directory: Path) -> list[list[str]]:
-    """Each rank's files. Raises TpspecError where the directory has none, or lacks a rank between others."""
-    if not directory.is_dir():
-        raise TpspecError(f"{directory} is not a directory", remedy="give the directory that holds the ranks")
-    found: dict[int, list[str]] = defaultdict(list)
-    for path in sorted(directory.iterdir()):
-        if match := _RANK_FILE.fullmatch(path.name):
-            found[int(match[1])].append(path.name)
-    if not found:
-        raise TpspecError(f"{directory} holds no model-rank-R-part-P.safetensors")
-    lacking = sorted(set(range(max(found) + 1)) - found.keys())
-    if lacking:
-        raise TpspecError(f"{directory} holds a file of rank {max(found)}, but none of rank {lacking[0]}")
-    return [found[rank] for rank in range(len(found))]
 
 
 def verify_export(
@@ -60,32 +37,30 @@ def verify_export(
 ) -> Verified:
     """Compares a directory with a source; without one, an export's files with what it says of them."""
     files = rank_files(directory)
+    manifest = read_export(directory)
+    lacking = sorted(set(range(max(files) + 1)) - files.keys())
+    if manifest is None and lacking:
+        raise TpspecError(f"{directory} holds a file of rank {max(files)}, but none of rank {lacking[0]}")
+    if manifest and manifest.engine != engine:
+        message = f"{directory} was exported for {manifest.engine}, not for {engine}"
+        raise TpspecError(message, remedy=f"give --engine {manifest.engine}")
+    findings = list(disagreements(manifest, files)) if manifest else []
     if against is None:
-        return check_hashes(directory)
+        if manifest is None:
+            message = f"{directory} has no {EXPORT}, so nothing says what it should hold"
+            raise TpspecError(message, remedy=AGAINST)
+        checked = check_hashes(directory, manifest, files)
+        return replace(checked, findings=(*findings, *checked.findings))
+    if findings:
+        return Verified(tuple(findings), sum(map(len, files.values())), 0, 0)
     checkpoint = against.checkpoint
     spec = choose_spec(checkpoint.config, spec_file)
     resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
+    release = release or (manifest.names_of if manifest else None)
     layout = engine_layout(resolution, read_engine(engine), len(files), release)
-    return compare(directory, files, against, layout, progress=progress)
-
-
-def check_hashes(directory: Path) -> Verified:
-    """Whether an export's files are what was written. Raises TpspecError where it does not say what was."""
-    path = directory / EXPORT
-    if not path.is_file():
-        raise TpspecError(f"{directory} has no {EXPORT}, so nothing says what it should hold", remedy=AGAINST)
-    says = json_strict.loads(read_regular(path, MAX_MANIFEST, EXPORT), EXPORT)
-    try:
-        records = [FileRecord(name, f["size"], f["xxh3_128"]) for name, f in says["files"].items()]
-    except (KeyError, TypeError, AttributeError):
-        raise TpspecError(f"{path} is damaged or was edited", remedy=AGAINST) from None
-    findings = []
-    for record in records:
-        wrong = list(check_size(directory, record))
-        if not wrong and (found := hash_file(directory / record.name)) != record.xxh3_128:
-            wrong = [Finding(record.name, f"has the hash {found}, {EXPORT} says {record.xxh3_128}")]
-        findings += wrong
-    return Verified(tuple(findings), len(records), 0, sum(record.size for record in records))
+    compared = compare(directory, [files[rank] for rank in sorted(files)], against, layout, progress=progress)
+    beside = carried(directory, manifest, against)
+    return replace(compared, findings=(*compared.findings, *beside))
 
 
 def compare(

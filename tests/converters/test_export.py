@@ -194,6 +194,7 @@ def test_verify_finds_another_dtype_another_shape_and_what_the_engine_has_not(
 ) -> None:
     out = tmp_path / "out"
     export(open_source(str(source)), out, layout_of(source, 2))
+    (out / EXPORT).unlink()
     found = verify_export(out, "sglang", open_source(str(source))).findings
     assert {f.problem for f in found} == {"is nothing that SGLang makes of the source"}
     assert {f.subject.rpartition(".")[2] for f in found} == {
@@ -220,6 +221,78 @@ def test_a_directory_without_a_manifest_asks_for_its_source(tmp_path: Path, sour
     (out / "model-rank-0-part-0.safetensors").unlink()
     with pytest.raises(TpspecError, match="holds a file of rank 1, but none of rank 0"):
         verify_export(out, "vllm")
+
+
+@pytest.fixture
+def exported(tmp_path: Path, source: Path) -> Path:
+    """For vLLM at tp 2."""
+    export(open_source(str(source)), tmp_path / "out", layout_of(source, 2))
+    return tmp_path / "out"
+
+
+def edit(out: Path, **changes: object) -> None:
+    """Changes what an export's manifest says."""
+    says = json.loads((out / EXPORT).read_text())
+    (out / EXPORT).write_text(json.dumps(says | changes))
+
+
+@pytest.mark.parametrize("extra", ["model-rank-0-part-7.safetensors", "model-rank-2-part-0.safetensors"])
+def test_a_file_more_than_an_export_lists_is_found_for_engines_load_it(
+    exported: Path, source: Path, extra: str
+) -> None:
+    shutil.copy(exported / "model-rank-0-part-0.safetensors", exported / extra)
+    for against in (None, open_source(str(source))):
+        (finding,) = verify_export(exported, "vllm", against).findings
+        assert str(finding) == f"{extra}: is not among the files that {EXPORT} lists for tp 2"
+
+
+def test_a_rank_that_is_gone_is_one_finding(exported: Path, source: Path) -> None:
+    (exported / "model-rank-1-part-0.safetensors").unlink()
+    for against in (None, open_source(str(source))):
+        assert [str(f) for f in verify_export(exported, "vllm", against).findings] == ["rank 1: is missing"]
+
+
+def test_config_json_must_be_what_was_copied(exported: Path, source: Path) -> None:
+    (exported / "config.json").write_text("{}")
+    found = [*verify_export(exported, "vllm").findings]
+    found += verify_export(exported, "vllm", open_source(str(source))).findings
+    (exported / "config.json").unlink()
+    found += verify_export(exported, "vllm").findings
+    found += verify_export(exported, "vllm", open_source(str(source))).findings
+    (exported / EXPORT).unlink()
+    found += verify_export(exported, "vllm", open_source(str(source))).findings
+    assert [finding.subject for finding in found] == 5 * ["config.json"]
+
+
+def test_an_export_for_another_engine_is_refused(exported: Path) -> None:
+    with pytest.raises(TpspecError, match="was exported for vllm, not for sglang") as refused:
+        verify_export(exported, "sglang")
+    assert refused.value.remedy == "give --engine vllm"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tp": "two"},
+        {"tp": 3},
+        {"tp": 1},
+        {"tp": 10**9},
+        {"engine": "mine"},
+        {"files": []},
+        {"files": [{"name": "../model-rank-0-part-0.safetensors", "size": 1, "xxh3_128": "0" * 32}]},
+        {"copied": [{"name": "../config.json", "size": 1, "xxh3_128": "0" * 32}]},
+        {"copied": 2 * [{"name": "config.json", "size": 1, "xxh3_128": "0" * 32}]},
+    ],
+)
+def test_a_manifest_that_was_edited_is_refused(exported: Path, changes: dict[str, object]) -> None:
+    edit(exported, **changes)
+    with pytest.raises(TpspecError, match=f"{EXPORT} is damaged or was edited"):
+        verify_export(exported, "vllm")
+
+
+def test_tensors_are_counted_with_and_without_a_source(exported: Path, source: Path) -> None:
+    alone, beside = verify_export(exported, "vllm"), verify_export(exported, "vllm", open_source(str(source)))
+    assert alone.tensors == beside.tensors > 0
 
 
 def flip(path: Path, at: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,7 @@ class Engine:
         reader = open_source(str(source))
         export(reader, out, engine_layout(resolve_checked(reader.checkpoint, tp), self.document, tp))
         saved.mkdir()
+        shutil.copy(source / "config.json", saved)
         count = 0
         for rank in range(tp):
             model = ranks.load(source, tp, rank, "auto")

@@ -54,9 +54,13 @@ class EngineTensor:
 
 @dataclass(frozen=True)
 class EngineLayout:
-    """Every tensor of every rank, in the order in which files store them."""
+    """Every tensor of every rank, in the order in which files store them.
+
+    `release` is the engine's whose names they have.
+    """
 
     engine: EngineDocument
+    release: str
     family: str
     tp: int
     tensors: tuple[EngineTensor, ...]

@@ -50,7 +50,7 @@ def engine_layout(
         message = f"{engine.title} cannot load this checkpoint at tp={tp}"
         raise TpspecError(message, first_findings(making.findings))
     tensors.sort(key=lambda tensor: -max(1, BITS[tensor.dtype] // 8))
-    return EngineLayout(engine, layer.name, tp, tuple(tensors))
+    return EngineLayout(engine, release or engine.compared_with, layer.name, tp, tuple(tensors))
 
 
 def _quantized(resolution: Resolution, engine: EngineDocument) -> Quantized | None:

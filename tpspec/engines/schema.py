@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from tpspec.language.patterns import compile_pattern, expand
 from tpspec.language.schema import Expr, Name, Strict
 
+EngineName = Literal["vllm", "sglang"]
 PARAMETER = "{parameter}"
 """Where an engine's name carries the tensor's name within its module elsewhere than at the end."""
 
@@ -113,7 +114,7 @@ class Version(Strict):
 class EngineDocument(Strict):
     """One file of specs/engines."""
 
-    engine: Name
+    engine: EngineName
     """The engine's name, that of its file."""
     title: Name
     """How people write the engine's name."""

@@ -62,6 +62,10 @@ def test_what_is_no_size_is_bad_usage(tpspec: Tpspec, tmp_path: Path, size: str)
 def test_another_engines_directory_is_one_error_without_a_traceback(tpspec: Tpspec, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tpspec("export", STORIES, out, "--engine", "sglang", "--tp", 2)
+    ran = tpspec("verify", out, "--engine", "vllm")
+    assert ran.status == 1
+    assert f"error: {out} was exported for sglang, not for vllm\n  → give --engine sglang\n" in ran.err
+    (out / "tpspec-export.json").unlink()
     ran = tpspec("verify", out, "--engine", "vllm", "--against", STORIES)
     assert ran.status == 1
     assert f"{out} is not what {STORIES} gives" in ran.err
