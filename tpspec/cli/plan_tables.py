@@ -6,12 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from tpspec.cli.tables import head, print_columns
+from tpspec.cli.tables import Bar, head, print_columns, print_wrapped
 from tpspec.planning.report import PlanReport, SizePlan, Step
 from tpspec.quantities import duration, many, size
-
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-WIDTH = 16
 
 
 def print_plan(report: PlanReport) -> None:
@@ -23,31 +20,38 @@ def print_plan(report: PlanReport) -> None:
     click.echo(
         f"{name} ({report.spec}): {many(report.parameters)} parameters{used}, {size(report.weight_bytes)}"
     )
-    click.echo(
+    print_wrapped(
         f"{device.title}: {size(device.hbm)} each, {size(assumed.reserve)} of them reserved; "
         f"cache in {assumed.kv_dtype}, sequences of {assumed.context} tokens"
     )
     click.echo()
-    print_columns(_capacity(report))
+    print_columns(_capacity(report), flexible=KV)
     for refused in report.refused:
         more = f", and {len(refused.reasons) - 1} more" if len(refused.reasons) > 1 else ""
-        text = f"tp={refused.tp} does not fit: {refused.reasons[0]}{more}"
-        click.echo(f"  {click.style(text, fg='red')}")
+        pad = "; or: --pad" if refused.pad_fits else ""
+        refusal = click.style(f"tp={refused.tp} does not fit:", fg="red")
+        print_wrapped(f"{refusal} {refused.reasons[0]}{more}{pad}", "  ", "    ")
     click.echo(f"\n{click.style('a decode step', bold=True)}")
     print_columns(_steps(report))
     click.echo(f"\n{click.style('a pass', bold=True)}")
     print_columns(_passes(report))
     if report.choices:
-        click.echo(f"\n{click.style('choices, best first', bold=True)}")
+        sequences = "one sequence" if assumed.batch == 1 else f"{assumed.batch} sequences"
+        title = f"choices for {sequences} on {assumed.gpus} device{'s' * (assumed.gpus != 1)}, best first"
+        click.echo(f"\n{click.style(title, bold=True)}")
         print_columns(_choices(report))
     click.echo()
     for advice in report.advice:
-        click.echo(f"  {click.style('→', fg='cyan')} {advice.text}")
+        print_wrapped(advice.text, f"  {click.style('→', fg='cyan')} ", "    ")
     for note in report.notes:
-        click.echo(click.style(f"  {note}", dim=True))
+        print_wrapped(note, "  ", "    ", dim=True)
 
 
-def _capacity(report: PlanReport) -> Iterator[Sequence[str]]:
+KV = 3
+"""The column of what the cache takes, which for windows and states is a long one."""
+
+
+def _capacity(report: PlanReport) -> Iterator[Sequence[str | Bar]]:
     weights, held = ("weights per rank", "total/tp"), ("left for the cache", "tokens", "sequences")
     yield [*head("tp", *weights, "KV per token", *held), ""]
     most = max((plan.exact.tokens for plan in report.sizes), default=0)
@@ -60,7 +64,7 @@ def _capacity(report: PlanReport) -> Iterator[Sequence[str]]:
             size(plan.exact.pool) if plan.exact.fits else click.style("too large", fg="red"),
             many(plan.exact.tokens),
             f"{plan.exact.sequences}",
-            click.style(bar(plan.exact.tokens, most), fg="green"),
+            Bar(plan.exact.tokens / most if most else 0, "green"),
         ]
 
 
@@ -72,44 +76,39 @@ def _more(plan: SizePlan) -> str:
 def _kept(plan: SizePlan) -> str:
     """A rank's cache: per token, per token up to a window, per sequence."""
     cache = plan.cache
-    parts = [size(cache.per_token)] if cache.per_token else []
-    parts += [f"{size(each)} up to {window}" for window, each in cache.windows]
+    copied = click.style(f" ×{plan.copies['kv']}", fg="yellow") if "kv" in plan.copies else ""
+    parts = [f"{size(cache.per_token)}{copied}"] if cache.per_token else []
+    parts += [f"{size(each)}{copied} up to {window}" for window, each in cache.windows]
     parts += [f"{size(cache.per_sequence)} a sequence"] if cache.per_sequence else []
-    copied = f" ×{plan.copies['kv']}" if "kv" in plan.copies else ""
-    return " + ".join(parts) + click.style(copied, fg="yellow") if parts else "none"
+    return " + ".join(parts) or "none"
 
 
-def bar(value: float, most: float) -> str:
-    """A bar of eighths of a character, as long as the value is of the most."""
-    eighths = round(WIDTH * 8 * value / most) if most else 0
-    return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def _steps(report: PlanReport) -> Iterator[Sequence[str]]:
+def _steps(report: PlanReport) -> Iterator[Sequence[str | Bar]]:
+    """A line for each batch; a bar beside its time, or why it cannot run."""
     parts = ("weights", "cache", "arithmetic", "on the wire", "latency")
-    yield [*head("tp", "batch", *parts, "a step", "tokens/s"), ""]
-    longest = max(step.seconds for plan in report.sizes for step in plan.steps)
+    yield [*head("tp", "batch", *parts, "tokens/s", "a step"), ""]
+    held = [step.seconds for plan in report.sizes for step in plan.steps if not plan.why_not(step.batch)]
+    longest = max(held, default=1)
     for plan in report.sizes:
+        if not plan.exact.fits:
+            yield [f"{plan.tp}", *[""] * (len(parts) + 3), click.style(plan.why_not(1), fg="red")]
+            continue
         for number, step in enumerate(plan.steps):
+            named = [f"{plan.tp}" if not number else "", f"{step.batch}"]
+            if reason := plan.why_not(step.batch):
+                yield [*named, *[""] * (len(parts) + 2), click.style(reason, fg="red")]
+                continue
             yield [
-                f"{plan.tp}" if not number else "",
-                _batch(step, plan),
+                *named,
                 _dominant(step.floor, step),
                 _dominant(step.cache, step),
                 _dominant(step.compute, step),
                 _dominant(step.wire, step),
                 _dominant(step.latency, step),
-                click.style(duration(step.seconds), bold=True),
                 many(step.batch / step.seconds),
-                click.style(bar(step.seconds, longest), fg="blue"),
+                click.style(duration(step.seconds), bold=True),
+                Bar(step.seconds / longest, "blue"),
             ]
-
-
-def _batch(step: Step, plan: SizePlan) -> str:
-    """The batch, and how many of it the cache holds at a time where that is fewer."""
-    held = plan.exact.sequences
-    few = click.style(f" ({held} fit)", fg="red") if step.batch > held and plan.cache.of_sequence(1) else ""
-    return f"{step.batch}{few}"
 
 
 def _dominant(seconds: float, step: Step) -> str:
@@ -136,7 +135,7 @@ def _passes(report: PlanReport) -> Iterator[Sequence[str]]:
             f"{plan.all_reduces}",
             size(plan.wire_per_token),
             f"{plan.intensity:.0f}" if plan.intensity else "–",
-            duration(plan.prefill.seconds),
+            duration(plan.prefill.seconds) if plan.exact.fits else "–",
             size(logits.gather_wire),
             size(logits.exchange_wire),
         ]

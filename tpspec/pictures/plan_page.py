@@ -10,11 +10,11 @@ from tpspec.pictures.elements import Markup, element, joined
 from tpspec.pictures.map_table import map_grid, map_numbers
 from tpspec.pictures.memory_bars import memory_bars
 from tpspec.pictures.page import page
-from tpspec.pictures.step_bars import parts_of, step_bars, why_not
+from tpspec.pictures.step_bars import parts_of, step_bars
 from tpspec.pictures.tables import table
 from tpspec.pictures.words import plural, title_of
 from tpspec.planning.hardware import Hardware
-from tpspec.planning.report import Choice, PlanReport, SizePlan, Step
+from tpspec.planning.report import Choice, PlanReport, Refused, SizePlan, Step
 from tpspec.quantities import duration, many, rate, size
 from tpspec.shard_map import MapRow
 
@@ -48,6 +48,14 @@ def premises(report: PlanReport) -> str:
         f"On {device.title}, {size(device.hbm)} each, {size(given.reserve)} of it held back. "
         f"{many(report.parameters)} parameters, {size(report.weight_bytes)}; sequences of {given.context} "
         f"tokens, their cache in {given.kv_dtype}."
+    )
+
+
+def choices_for(report: PlanReport) -> str:
+    """What the choices are for, in words."""
+    given = report.assumptions
+    return (
+        f"{given.batch} sequence{'s' * (given.batch > 1)} of {given.context} tokens on {given.gpus} devices"
     )
 
 
@@ -126,9 +134,11 @@ def _step_numbers(report: PlanReport) -> Markup:
 
 
 def _step_row(plan: SizePlan, step: Step) -> tuple[str, ...]:
+    named = (str(step.batch), str(plan.tp))
+    if reason := plan.why_not(step.batch):
+        return (*named, *["–"] * 7, reason)
     parts = (duration(seconds) if seconds else "0" for seconds in parts_of(step).values())
-    rate = many(step.batch / step.seconds)
-    return (str(step.batch), str(plan.tp), *parts, duration(step.seconds), rate, why_not(plan, step) or "yes")
+    return (*named, *parts, duration(step.seconds), many(step.batch / step.seconds), "yes")
 
 
 def _pass_numbers(report: PlanReport) -> Markup:
@@ -150,7 +160,7 @@ def _pass_row(plan: SizePlan) -> tuple[str, ...]:
         str(plan.all_reduces),
         size(plan.wire_per_token),
         f"{plan.intensity:.0f}" if plan.intensity else "–",
-        duration(plan.prefill.seconds),
+        duration(plan.prefill.seconds) if plan.exact.fits else "–",
         size(plan.logits.gather_wire),
         size(plan.logits.exchange_wire),
     )
@@ -171,7 +181,7 @@ def _choices(report: PlanReport) -> Markup:
     )
     return joined(
         [
-            element("h2", "Choices, best first"),
+            element("h2", f"Choices for {choices_for(report)}, best first"),
             table(titles, (_choice_row(choice) for choice in report.choices)),
         ]
     )
@@ -219,12 +229,17 @@ def _map(plan: SizePlan, rows: Sequence[MapRow], *, is_open: bool) -> Markup:
 def _rest(report: PlanReport) -> Markup:
     return joined(
         [
-            _list("Sizes that do not fit", [f"tp {r.tp}: {'; '.join(r.reasons)}" for r in report.refused]),
+            _list("Sizes that do not fit", [_refusal(r) for r in report.refused]),
             _list("What the numbers leave out", report.notes),
             element("h2", "The hardware, and where its figures are from"),
             table(("figure", "value", "source"), _figures_of(report.hardware)),
         ]
     )
+
+
+def _refusal(refused: Refused) -> str:
+    pad = "; or: --pad" if refused.pad_fits else ""
+    return f"tp {refused.tp}: {'; '.join(refused.reasons)}{pad}"
 
 
 def _figures_of(device: Hardware) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from tpspec.pictures.drawing import Drawing, line, words
 from tpspec.pictures.elements import Markup, joined
 from tpspec.pictures.scales import Scale, linear, ticks
 from tpspec.planning.report import SizePlan, Step
-from tpspec.quantities import duration, many
+from tpspec.quantities import duration
 
 PARTS = {
     "floor": "reading weights",
@@ -29,18 +29,10 @@ def parts_of(step: Step) -> dict[str, float]:
     return dict(zip(PARTS, seconds, strict=True))
 
 
-def why_not(size: SizePlan, step: Step) -> str:
-    """Why a step cannot be run with that batch; empty where it can."""
-    if not size.exact.fits:
-        return "the weights do not fit"
-    held = size.exact.sequences
-    return f"holds {many(held)} sequence{'' if held == 1 else 's'}" if held < step.batch else ""
-
-
 def step_bars(sizes: Sequence[SizePlan], context: int, width: float) -> Drawing:
     """One decode step: a group of bars for each batch, a bar for each tp that holds it."""
     steps = [(size, step) for size in sizes for step in size.steps]
-    longest = max((step.seconds for size, step in steps if not why_not(size, step)), default=1e-3)
+    longest = max((step.seconds for size, step in steps if not size.why_not(step.batch)), default=1e-3)
     x = linear(longest, LEFT, width - RIGHT)
     marks = ticks(longest, 4 if width < NARROW else 6)
     drawn = [words(0, 14, "Time of one decode step", "strong")]
@@ -57,14 +49,14 @@ def step_bars(sizes: Sequence[SizePlan], context: int, width: float) -> Drawing:
         drawn += (joined(_bar(size, size.steps[number], x, y + ROW * i)) for i, size in enumerate(sizes))
         y = bottom + 8
     said = "; ".join(
-        f"tp {size.tp}, batch {step.batch}: {why_not(size, step) or duration(step.seconds)}"
+        f"tp {size.tp}, batch {step.batch}: {size.why_not(step.batch) or duration(step.seconds)}"
         for size, step in steps
     )
     return Drawing(width, y + 4, f"Time of one decode step. {said}", joined(drawn))
 
 
 def _bar(size: SizePlan, step: Step, x: Scale, y: float) -> Iterator[Markup]:
-    name, reason = f"tp {size.tp}", why_not(size, step)
+    name, reason = f"tp {size.tp}", size.why_not(step.batch)
     if reason:
         yield words(LEFT - 8, y + 12.5, name, "quiet small end")
         yield words(LEFT + 6, y + 12.5, reason, "quiet small halo")

@@ -22,8 +22,12 @@ def advise(
     hardware: Hardware,
     assumptions: Assumptions,
     choices: Sequence[Choice],
+    least: int | None = None,
 ) -> tuple[Advice, ...]:
-    """The sentences: what fits, what more ranks bring to weights, cache and speed, and the best choice."""
+    """The sentences: what fits, what more ranks bring to weights, cache and speed, and the best choice.
+
+    `least` is the least tp that holds the model where no choice does.
+    """
     ordered = sorted(sizes, key=lambda plan: plan.tp)
     return (
         *_fit(ordered, hardware, assumptions),
@@ -31,7 +35,7 @@ def advise(
         *_cache(ordered),
         *_speed(ordered, hardware),
         *_links(links, hardware),
-        *_choice(choices, assumptions),
+        *_choice(choices, assumptions, least),
     )
 
 
@@ -118,7 +122,7 @@ def _why(less: SizePlan, more: SizePlan) -> str:
 def _speed(sizes: Sequence[SizePlan], hardware: Hardware) -> Iterator[Advice]:
     fitting = [plan for plan in sizes if plan.exact.fits]
     for less, more in pairwise(fitting):
-        pairs = zip(less.steps, more.steps, strict=True)
+        pairs = _both(less, more)
         slow = [(one, two) for one, two in pairs if two.seconds >= one.seconds * ENOUGH]
         if slow:
             yield Advice("speed", _stops(less, more, *slow[0], hardware))
@@ -126,11 +130,17 @@ def _speed(sizes: Sequence[SizePlan], hardware: Hardware) -> Iterator[Advice]:
     if len(fitting) > 1:
         first, last = fitting[0], fitting[-1]
         gains = ", ".join(
-            f"{one.seconds / two.seconds:.1f}× at batch {one.batch}"
-            for one, two in zip(first.steps, last.steps, strict=True)
+            f"{one.seconds / two.seconds:.1f}× at batch {one.batch}" for one, two in _both(first, last)
         )
         devices = f"{last.tp / first.tp:g}× the devices"
+    if len(fitting) > 1 and gains:
         yield Advice("speed", f"From tp={first.tp} to tp={last.tp}, {devices}, a step gets faster: {gains}.")
+
+
+def _both(less: SizePlan, more: SizePlan) -> list[tuple[Step, Step]]:
+    """The steps of the batches that both sizes hold."""
+    pairs = zip(less.steps, more.steps, strict=True)
+    return [(one, two) for one, two in pairs if not (less.why_not(one.batch) or more.why_not(two.batch))]
 
 
 def _stops(less: SizePlan, more: SizePlan, one: Step, two: Step, hardware: Hardware) -> str:
@@ -162,9 +172,13 @@ def _links(links: Sequence[Link], hardware: Hardware) -> Iterator[Advice]:
         yield Advice("speed", text)
 
 
-def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Advice]:
+def _choice(choices: Sequence[Choice], assumptions: Assumptions, least: int | None) -> Iterator[Advice]:
     usable = [choice for choice in choices if choice.fits]
     if not usable:
+        if assumptions.gpus:
+            few = f"None of these sizes is for {assumptions.gpus} devices."
+            text = _no_choice(assumptions, assumptions.gpus, least) if choices else few
+            yield Advice("choice", text)
         return
     best = usable[0]
     text = (
@@ -180,6 +194,15 @@ def _choice(choices: Sequence[Choice], assumptions: Assumptions) -> Iterator[Adv
             else (f"; {second.replicas} × tp={second.tp} holds {second.running} of them at a time")
         )
     yield Advice("choice", f"{text}.")
+
+
+def _no_choice(assumptions: Assumptions, devices: int, least: int | None) -> str:
+    """That nothing holds the model, and what would."""
+    what = f"the weights and a sequence of {assumptions.context} tokens"
+    if least and least <= devices:
+        return f"None of these sizes holds {what}; tp={least} is the least that does."
+    enough = f"at least {least} do" if least else "nor does any number that tp can share it among"
+    return f"{devices} device{' does' if devices == 1 else 's do'} not hold {what}; {enough}."
 
 
 def _sequences(number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from tpspec.planning import formulas
@@ -15,6 +15,7 @@ from tpspec.planning.sizes import AtSize, Basis, Question
 from tpspec.planning.weights import unsaid
 from tpspec.quantities import size
 from tpspec.resolution import Resolution
+from tpspec.resolve import resolve
 from tpspec.sites import COLLECTIVES
 
 USUAL_SIZES = (1, 2, 4, 8, 16, 32)
@@ -27,21 +28,20 @@ def make_plan(
     if resolution.findings:
         resolution.check(1)
     basis = Basis(resolution, hardware, question)
-    sizes = question.sizes or tuple(tp for tp in USUAL_SIZES if resolution.fits(tp))
-    refused = tuple(
-        Refused(tp, tuple(str(misfit.finding()) for misfit in resolution.misfits(tp)))
-        for tp in sizes
-        if not resolution.fits(tp)
-    )
+    widths = _widths(resolution, question)
+    usual = widths or [tp for tp in USUAL_SIZES if resolution.fits(tp)]
+    sizes = question.sizes or tuple(usual)
+    refused = tuple(_refused(resolution, [tp for tp in sizes if not resolution.fits(tp)]))
     if len(refused) == len(sizes):
-        resolution.check(sizes[0])
-    widths = _widths(resolution, question.gpus) if question.gpus else []
+        resolution.check(sizes[0], or_pad=refused[0].pad_fits)
     at = {tp: AtSize(basis, tp) for tp in {*sizes, *widths} - {each.tp for each in refused}}
     planned = tuple(at[tp].plan() for tp in sizes if tp in at)
     choices: tuple[Choice, ...] = ()
     if question.gpus:
         plans = [at[tp].plan() for tp in widths]
         choices = rank_choices(plans, question.gpus, question.batch, lambda tp, batch: at[tp].step(batch))
+    short = bool(question.gpus) and not any(choice.fits for choice in choices)
+    least = _least(basis) if short else None
     links = _links(basis, at)
     return PlanReport(
         model,
@@ -55,16 +55,40 @@ def make_plan(
         planned,
         refused,
         links,
-        advise(planned, links, hardware, basis.assumptions, choices),
+        advise(planned, links, hardware, basis.assumptions, choices, least),
         choices,
         tuple(_notes(basis, headers=headers)),
     )
 
 
-def _widths(resolution: Resolution, devices: int) -> list[int]:
-    """The tp sizes worth a comparison; padded, every size fits, and those count that leave no device idle."""
+def _widths(resolution: Resolution, question: Question) -> list[int]:
+    """The tp sizes worth a comparison: those asked for, else all that fit.
+
+    Padded, every size fits, and of all those count that leave no device idle.
+    """
+    devices = question.gpus
+    if not devices:
+        return []
+    if question.sizes:
+        return [tp for tp in question.sizes if tp <= devices and resolution.fits(tp)]
     fitting = [tp for tp in resolution.valid_tp if tp <= devices]
     return fitting if resolution.pad is None else [tp for tp in fitting if devices % tp == 0]
+
+
+def _least(basis: Basis) -> int | None:
+    """The least tp that holds the weights and a sequence."""
+    sizes = basis.resolution.valid_tp
+    return next((tp for tp in sizes if not AtSize(basis, tp).plan().why_not(1)), None)
+
+
+def _refused(resolution: Resolution, sizes: Sequence[int]) -> Iterator[Refused]:
+    """Why sizes do not fit."""
+    if not sizes:
+        return
+    padded = resolution if resolution.pad else resolve(resolution.spec, resolution.config, None, "kv")
+    for tp in sizes:
+        reasons = tuple(str(misfit.finding()) for misfit in resolution.misfits(tp))
+        yield Refused(tp, reasons, padded.fits(tp))
 
 
 def _links(basis: Basis, at: Mapping[int, AtSize]) -> tuple[Link, ...]:

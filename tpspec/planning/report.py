@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tpspec.planning.hardware import Hardware
+from tpspec.quantities import many
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Assumptions:
     kv_dtype: str
     kv_bytes: int
     """Bytes of one element of the cache."""
+    gpus: int | None
+    """Devices that the choices share out, for `batch` sequences."""
+    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,15 @@ class SizePlan:
     prefill: Prefill
     logits: Logits
 
+    def why_not(self, batch: int) -> str:
+        """Why so many sequences of the context cannot run at a time; empty where they can."""
+        if not self.exact.fits:
+            return "the weights do not fit"
+        held = self.exact.sequences
+        if held >= batch or not self.cache.of_sequence(1):
+            return ""
+        return f"holds {many(held)} sequence{'' if held == 1 else 's'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -194,6 +207,8 @@ class Refused:
 
     tp: int
     reasons: tuple[str, ...]
+    pad_fits: bool
+    """Whether it fits once zero units fill up what it does not divide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,9 @@ class Basis:
         asked, dtype = self.question, cache_dtype(self.resolution.config)[0]
         kv = asked.kv_dtype or dtype
         each = KV_BYTES.get(kv, self.element)
-        return Assumptions(asked.context, asked.batches, asked.reserve, dtype, kv, each)
+        return Assumptions(
+            asked.context, asked.batches, asked.reserve, dtype, kv, each, asked.gpus, asked.batch
+        )
 
     @cached_property
     def flops(self) -> float:

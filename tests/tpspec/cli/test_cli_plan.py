@@ -122,7 +122,7 @@ def test_a_measurement_replaces_what_is_assumed(tpspec: Tpspec, tmp_path: Path):
     assert (known["hbm"], known["bandwidth"]) == (int(22.5 * 2**30), device["bandwidth"])
     assert known["title"] == "NVIDIA L4 24 GB, some of its figures measured"
     (said,) = (note for note in based["notes"] if note.startswith("measured by bench"))
-    assert "tp=2, threads: bandwidth, latency" in said
+    assert "tp=2, threads: bandwidth, " in said
 
 
 def test_a_file_that_bench_did_not_write_is_refused(tpspec: Tpspec, tmp_path: Path):
@@ -137,6 +137,23 @@ def test_gpus_are_ranked(tpspec: Tpspec):
     out = tpspec("plan", LLAMA, "--gpus", 16, "--context", 8192, "--batch", 64).out
     lines = [line.split() for line in out.splitlines() if " × " in line and "→" not in line][1:]
     assert [line[:3] for line in lines][:3] == [["2", "×", "8"], ["4", "×", "4"], ["1", "×", "16"]]
+
+
+def test_choices_are_of_the_sizes_asked_for_and_the_largest_batch(tpspec: Tpspec):
+    out = tpspec("plan", LLAMA, "--tp", "3,8", "--gpus", 16, "--batch", "1,64").out
+    assert "choices for 64 sequences on 16 devices, best first" in out
+    lines = [line.split()[:3] for line in out.splitlines() if " × " in line and "→" not in line][1:]
+    assert lines == [["2", "×", "8"]]
+    assert "tp=3 does not fit" in out
+    assert "or: --pad" in out
+
+
+def test_a_batch_that_does_not_fit_has_no_times(tpspec: Tpspec):
+    out = tpspec("plan", LLAMA, "--tp", "1,2", "--batch", "1,256").out
+    rows = out.split("a decode step")[1].split("a pass")[0].splitlines()[2:5]
+    assert rows[0].split() == ["1", "the", "weights", "do", "not", "fit"]
+    assert rows[1].split()[-1] == "█" * 16
+    assert rows[2].split() == ["256", "holds", "8", "sequences"]
 
 
 def test_the_planned_collectives_are_those_that_run_traces(tpspec: Tpspec):

@@ -13,7 +13,7 @@ from maps import LLAMA_70B, STORIES, map_of, published, row_of
 
 from tpspec.hub import locate
 from tpspec.pictures.palette import DARK, HUES, LIGHT
-from tpspec.pictures.step_bars import PARTS, parts_of, why_not
+from tpspec.pictures.step_bars import PARTS, parts_of
 from tpspec.pictures.write import write_map, write_plan
 from tpspec.planning.hardware import find_hardware
 from tpspec.planning.plan import Question, make_plan
@@ -247,7 +247,7 @@ def test_the_parts_of_a_bar_are_as_long_as_they_take(browser: Browser, plan: tup
         for i in range(len(report.assumptions.batches))
         for size in report.sizes
         for step in [size.steps[i]]
-        if not why_not(size, step)
+        if not size.why_not(step.batch)
         for name, seconds in parts_of(step).items()
         if seconds
     ]

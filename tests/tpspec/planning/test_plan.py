@@ -236,6 +236,29 @@ def test_choices_use_all_devices_and_the_best_is_first():
     )
 
 
+def test_too_few_devices_are_told_how_many_would_do():
+    assert texts(planned(gpus=1), "choice") == [
+        "1 device does not hold the weights and a sequence of 8192 tokens; at least 2 do."
+    ]
+    report = planned(sizes=(1,), gpus=16)
+    assert texts(report, "choice") == [
+        "None of these sizes holds the weights and a sequence of 8192 tokens; tp=2 is the least that does."
+    ]
+    assert [choice.tp for choice in report.choices] == [1]
+    assert texts(planned(sizes=(8,), gpus=4), "choice") == ["None of these sizes is for 4 devices."]
+
+
+def test_sizes_are_those_of_the_choices_where_none_are_asked_for():
+    assert [size.tp for size in planned(gpus=4).sizes] == [1, 2, 4]
+    assert [size.tp for size in planned(gpus=6, pad="kv").sizes] == [1, 2, 3, 6]
+
+
+def test_advice_on_speed_is_of_batches_that_fit():
+    report = planned(sizes=(2, 16), batches=(1, 256))
+    assert report.sizes[0].why_not(256) == "holds 8 sequences"
+    assert not any("batch 256" in text for text in texts(report, "speed"))
+
+
 def test_a_choice_that_cannot_run_the_batch_at_once_comes_after_those_that_can():
     report = planned(gpus=16, context=32768, batch=256)
     running = [choice.running for choice in report.choices]
