@@ -28,6 +28,10 @@ class Attached:
         for site in sites:
             getattr(self, f"_attach_{site.kind}")(modules[site.module], site)
 
+    def restart(self) -> None:
+        """Forgets what a pass that failed has held back."""
+        self._held.clear()
+
     def _attach_reduce(self, module: nn.Module, site: Site) -> None:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             del module, args

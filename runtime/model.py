@@ -115,7 +115,7 @@ class Model:
     def _in_threads(
         self, work: Callable[[RankModel], list[Completion]], group: ThreadGroup
     ) -> list[Completion]:
-        """Does every rank's work; raises the error at the root of a failure."""
+        """Does every rank's work; raises the error at the root of a failure, after which all can go on."""
 
         def one(rank: RankModel) -> list[Completion]:
             try:
@@ -136,6 +136,9 @@ class Model:
                     group.leave(rank, "was stopped")
                 raise
         if errors:
+            group.restart()
+            for rank in self.ranks:
+                rank.attached.restart()
             raise min(errors, key=lambda error: isinstance(error, RankLost))
         return futures[0].result()
 

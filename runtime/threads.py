@@ -27,6 +27,12 @@ class ThreadGroup:
             self.left.setdefault(rank, reason)
             self.changed.notify_all()
 
+    def restart(self) -> None:
+        """Forgets the calls so far and who left. No rank may be in a call."""
+        self.made = [0] * self.size
+        self.given = ({}, {})
+        self.left.clear()
+
 
 class Threads:
     """The collectives of one rank among threads.

@@ -134,7 +134,7 @@ def session(leader: int) -> list[int]:
 # a script as the console's is: its main module must not be run again in the ranks
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{root!r}, {tests!r}]  # the root first: in tests/ there is a folder tpspec too
 import rank_targets
 from tpspec.runtime.launch import launch
 print("launching", flush=True)
@@ -148,7 +148,7 @@ except KeyboardInterrupt:
 
 def launcher(tmp_path: Path, kind: Kind) -> subprocess.Popen[str]:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(tests=str(TESTS), kind=kind))
+    script.write_text(SCRIPT.format(root=str(TESTS.parent), tests=str(TESTS), kind=kind))
     process = subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,

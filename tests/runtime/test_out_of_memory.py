@@ -94,3 +94,4 @@ def test_threads_without_memory_for_a_batch_say_what_the_weights_take():
         model.generate([(5,) * 500] * 800, batch_size=800)
     assert str(raised.value).startswith("out of memory: ")
     assert "  the weights of a rank take 509 KiB; ranks: 2" in str(raised.value)
+    assert model.generate(ONCE, max_new_tokens=2)[0].tokens == continued(ONCE, 2)  # a smaller batch goes on
