@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tpspec.errors import TpspecError
-from tpspec.runtime.dequantize_scaled import unpack
+from tpspec.runtime.dequantize_scaled import group_of_each, unpack
 from tpspec.stored import Stored
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -27,15 +27,24 @@ def dequantize_gptq(stored: Stored, tensors: Mapping[str, Tensor]) -> Tensor:
     weight = unpack_stream(tensors["qweight"], bits, 0)
     zeros = (unpack_stream(tensors["qzeros"], bits, 1) + offset) & ((1 << bits) - 1)
     group = weight.shape[0] if stored.numbers["one"] else stored.numbers["group"]
-    runs = torch.arange(weight.shape[0]) // group
-    named = tensors.get("g_idx")
-    if named is not None and not stored.numbers["ordered"] and not torch.equal(named, named[runs * group]):
+    groups, named = torch.arange(weight.shape[0]) // group, tensors.get("g_idx")
+    if named is not None and stored.numbers["ordered"]:
+        groups = group_of_each("g_idx", named, len(zeros))
+    elif named is not None:
+        _check_runs(named, groups * group)
+    return _scaled(weight, zeros, tensors["scales"], groups)
+
+
+def _check_runs(named: Tensor, first: Tensor) -> None:
+    """Raises TpspecError where inputs do not name the group of the first of their run.
+
+    A padded rank's zeros, which may end in a group that is not full, name none.
+    """
+    if not torch.all((named == named[first]) | (named == 0)):
         raise TpspecError(
             "inputs belong to groups in no order, but config.json says desc_act false",
             remedy='set "desc_act": true in config.json, and convert again',
         )
-    groups = named.long() if named is not None and stored.numbers["ordered"] else runs
-    return _scaled(weight, zeros, tensors["scales"], groups)
 
 
 def dequantize_awq(stored: Stored, tensors: Mapping[str, Tensor]) -> Tensor:

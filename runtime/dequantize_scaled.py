@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from tpspec.errors import TpspecError
 from tpspec.stored import Dimension, Stored
 
 BITSANDBYTES_RANGE = 127.0
@@ -37,10 +38,20 @@ def spread(stored: Stored, name: str, scales: Tensor, like: Tensor, ordered: Ten
         scales, dimensions = scales.unsqueeze(-1), (*dimensions, Dimension("1"))
     for dim, dimension, size in zip((-2, -1), dimensions, (rows, columns), strict=True):
         if dimension.whole and ordered is not None:
-            scales = scales.index_select(dim, ordered.long())
+            scales = scales.index_select(dim, group_of_each("weight_g_idx", ordered, scales.shape[dim]))
         elif dimension.divisor > 1:
             scales = scales.repeat_interleave(dimension.divisor, dim).narrow(dim, 0, size)
     return scales
+
+
+def group_of_each(name: str, index: Tensor, groups: int) -> Tensor:
+    """Each input's group, as a tensor names it. Raises TpspecError for a number that is no group's."""
+    beyond = ((index < 0) | (index >= groups)).nonzero().flatten()
+    if len(beyond):
+        at = int(beyond[0])
+        problem = f"{name}[{at}] is {int(index[at])}, and the groups are 0 to {groups - 1}"
+        raise TpspecError(problem, remedy="is the file damaged? fetch the checkpoint again")
+    return index.long()
 
 
 def unpack(packed: Tensor, bits: int, dim: int) -> Tensor:

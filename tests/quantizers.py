@@ -53,7 +53,7 @@ def gptq(bits: int, *, ordered: bool = False, version: str = "gptq", group: int 
         groups = np.arange(into) // size
         if ordered:
             groups = generator.permutation(groups)
-        scales = torch.from_numpy(generator.uniform(0.01, 0.1, (into // size, out))).half()
+        scales = torch.from_numpy(generator.uniform(0.01, 0.1, (groups.max() + 1, out))).half()
         zeros = generator.integers(1, 1 << bits, scales.shape)
         numbers = generator.integers(0, 1 << bits, (into, out))
         stored_zeros = zeros - (version == "gptq")

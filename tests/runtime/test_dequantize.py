@@ -19,13 +19,15 @@ from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.readers import PreshardedReader
 from tpspec.converters.sources import open_source
+from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_from_file
 from tpspec.layout import TensorLayout
 from tpspec.presharded import Presharded
+from tpspec.quantization import detect_format
 from tpspec.quantized_modules import quantized_modules
 from tpspec.resolution import Resolution
 from tpspec.resolve import resolve
-from tpspec.runtime.dequantized_file import DequantizedFile
+from tpspec.runtime.dequantized_file import FAMILIES, DequantizedFile
 from tpspec.runtime.rank_file import RankFile
 
 HIDDEN, FFN, HEADS, KV, WIDTH, EXPERTS = 64, 256, 8, 2, 32, 2
@@ -230,3 +232,22 @@ def test_each_rank_computes_its_part_of_the_dequantized_weights_and_merging_give
     merge(PreshardedReader(Presharded.open(tmp_path / "tp8")), tmp_path / "back")
     merged = (tmp_path / "back" / "model.safetensors").read_bytes()
     assert merged == (quantized / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["gptq-act-order", "int4-act-order"])
+@pytest.mark.parametrize("wrong", [99, -1])
+def test_an_input_of_a_group_that_is_none_is_an_error(name: str, wrong: int) -> None:
+    by = quantizer(name)
+    stored = detect_format({"quantization_config": dict(by.settings)}).usual
+    tensors, _ = by.quantize(torch.randn(64, 256))
+    (index,) = (part for part in tensors if part.endswith("g_idx"))
+    tensors[index][3] = wrong
+    with pytest.raises(TpspecError, match=rf"{index}\[3\] is {wrong}, and the groups are 0 to 7"):
+        FAMILIES[stored.values](stored, tensors)
+
+
+def test_inputs_in_no_order_are_an_error_where_the_config_says_that_they_are_in_order() -> None:
+    tensors, _ = quantizer("gptq-act-order").quantize(torch.randn(64, 256))
+    stored = detect_format({"quantization_config": dict(quantizer("gptq").settings)}).usual
+    with pytest.raises(TpspecError, match="inputs belong to groups in no order"):
+        FAMILIES[stored.values](stored, tensors)

@@ -120,6 +120,11 @@ def test_padded_ranks_of_a_quantized_model_give_its_logits_too(tmp_path: Path) -
     assert failure(tmp_path, "llama", PADDED, quantizers.gptq(4), 4, "kv") == ""
 
 
+def test_a_last_group_that_is_not_full_is_padded(tmp_path: Path) -> None:
+    """200 columns are six groups of 32 and one of 8, whose other 24 inputs are zeros, and their g_idx too."""
+    assert failure(tmp_path, "llama", {**PADDED, "intermediate_size": 200}, quantizers.gptq(4), 4, "kv") == ""
+
+
 def test_a_quantized_checkpoint_is_proved_against_one_rank_s_weights(tmp_path: Path) -> None:
     spec = spec_named("llama")
     tiny_model(spec, WIDE).save_pretrained(tmp_path / "model")
