@@ -137,8 +137,8 @@ class Model:
                 raise
         if errors:
             group.restart()
-            for rank in self.ranks:
-                rank.attached.restart()
+            for model in self.ranks:
+                model.attached.restart()
             raise min(errors, key=lambda error: isinstance(error, RankLost))
         return futures[0].result()
 
