@@ -3,9 +3,10 @@
     python benchmarks/decode.py --dir /var/tmp
     python benchmarks/decode.py --dir /var/tmp --vllm VENV/bin/python
 
-Each round starts every program in turn, so that a busy machine slows all alike; figures are medians over the
-rounds (vLLM, which takes minutes to start, runs in the first two). All write their tokens to a pipe as they come: the first token is timed from the start of the command,
-the rate is that of the tokens behind it. bf16, 16 tokens of prompt, 64 new ones, greedy.
+Each round starts every program in turn, so that a busy machine slows all alike (vLLM, which takes minutes to
+start, in the first two rounds); figures are medians over the rounds. All write their tokens to a pipe as they
+come: the first token is timed from the start of the command, the rate is that of the tokens behind it. bf16,
+16 tokens of prompt, 64 new ones, greedy.
 
 How far a step is from the memory's own speed is measured too: the products of a rank's weights with one
 token (torch's, which `bench` and `run` use), one after another, by two processes at once with a core each.
