@@ -94,3 +94,9 @@ def cache_dtype(config: Mapping[str, Any]) -> tuple[str, int]:
     said = config.get("dtype") or config.get("torch_dtype")
     name = said if isinstance(said, str) and said in STORED_AS else "bfloat16"
     return name, BITS[STORED_AS[name]] // 8
+
+
+def names_dtype(config: Mapping[str, Any]) -> bool:
+    """Whether config.json names an element type that is known."""
+    said = config.get("dtype") or config.get("torch_dtype")
+    return isinstance(said, str) and said in STORED_AS

@@ -60,9 +60,17 @@ OVERRIDES = ("hbm", "bandwidth", "flops", "link", "node_link", "latency", "node_
     "--node-latency", type=Quantity("time", zero=True), metavar="TIME", help="Of a collective across nodes."
 )
 @click.option(
-    "--context", type=click.IntRange(1, 10**8), metavar="N", help="Tokens of a sequence; 8192, if unsaid."
+    "--context",
+    type=click.IntRange(1, 10**8),
+    metavar="N",
+    help="Tokens of a sequence; if unsaid, 8192, or the model's positions where those are fewer.",
 )
 @click.option("--batch", callback=count_list, metavar="N[,N...]", help="Sequences; 1,16,64,256, if unsaid.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="Of weights and activations when served; as stored, if unsaid.",
+)
 @click.option(
     "--kv-dtype",
     type=click.Choice(["bfloat16", "float16", "float32", "fp8"]),
@@ -86,6 +94,7 @@ def command(
     context: int | None,
     batch: tuple[int, ...],
     reserve: float,
+    dtype: str | None,
     kv_dtype: str | None,
     gpus: int | None,
     pad: Order | None,
@@ -103,6 +112,7 @@ def command(
     """
     from tpspec.hub import locate
     from tpspec.planning.plan import make_plan, usual_context
+    from tpspec.planning.served import served_config, served_tensors
     from tpspec.planning.sizes import Question
     from tpspec.resolve import choose_spec, resolve
 
@@ -111,7 +121,11 @@ def command(
     checkpoint = located.checkpoint
     headers = checkpoint is not None and checkpoint.format == "safetensors"
     tensors = checkpoint.tensors if checkpoint and headers else None
-    resolution = resolve(choose_spec(located.config, spec_file), located.config, tensors, pad)
+    config = located.config
+    if dtype:
+        config = served_config(config, dtype)
+        tensors = served_tensors(tensors, dtype) if tensors else None
+    resolution = resolve(choose_spec(located.config, spec_file), config, tensors, pad)
     question = Question(
         tp,
         context or usual_context(resolution.config, 8192),
@@ -120,6 +134,7 @@ def command(
         kv_dtype,
         gpus,
         max(batch, default=64),
+        dtype,
     )
     report = make_plan(located.name, resolution, device, question, headers=headers)
     if html or svg or png:

@@ -12,6 +12,8 @@ import click
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LONGEST, SHORTEST = 16, 6
 """Characters that a bar has, and below which there is none."""
+CLOSE = 2
+"""Characters between columns where a line is too narrow."""
 PIPED = 120
 """Characters of a line where no terminal says."""
 LEAST = 16
@@ -42,8 +44,8 @@ def print_columns(
 ) -> None:
     """Prints rows whose columns line up; cells may carry colours.
 
-    Where a line is too narrow, bars get shorter or are left out, and cells of the column `flexible` go on
-    below.
+    Where a line is too narrow, bars get shorter or are left out, columns come closer, and cells of the
+    column `flexible` go on below.
     """
     table = list(rows)
     if not table:
@@ -56,6 +58,10 @@ def print_columns(
     for i in bars:
         wanted = min(LONGEST, widths[i] + spare)
         widths[i] = max(widths[i], wanted if wanted >= SHORTEST else 0)
+    if not widths[-1]:
+        spare += gap
+    if spare < 0 and gap > CLOSE:
+        gap, spare = CLOSE, spare + (gap - CLOSE) * (len(widths) - 1)
     if flexible is not None and spare < 0:
         widths[flexible] = max(widths[flexible] + spare, min(LEAST, widths[flexible]))
     for row in table:

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from tpspec.cache import names_dtype
 from tpspec.planning import formulas
 from tpspec.planning.advice import advise
 from tpspec.planning.choices import rank_choices
 from tpspec.planning.hardware import Hardware
-from tpspec.planning.report import Choice, Link, PlanReport, Refused
+from tpspec.planning.report import Advice, Choice, Link, PlanReport, Refused
 from tpspec.planning.sizes import AtSize, Basis, Question
 from tpspec.planning.weights import unsaid
 from tpspec.quantities import size
@@ -55,7 +56,7 @@ def make_plan(
         planned,
         refused,
         links,
-        advise(planned, links, hardware, basis.assumptions, choices, least),
+        (*_in_half(basis), *advise(planned, links, hardware, basis.assumptions, choices, least)),
         choices,
         tuple(_notes(basis, headers=headers)),
     )
@@ -118,6 +119,17 @@ def _link(
     return Link(name, bandwidth, balance, formulas.break_even_tp(basis.model.active, summed, balance))
 
 
+def _in_half(basis: Basis) -> Iterator[Advice]:
+    """That weights in float32 are seldom served so."""
+    total, wide = basis.stored.nbytes, basis.stored.dtypes.get("F32", 0)
+    if wide > total / 2:
+        text = (
+            f"Most of its weights are in float32: in bfloat16 they take {size(total - wide / 2)} in place of "
+            f"{size(total)}; plan that with --dtype bfloat16."
+        )
+        yield Advice("weights", text)
+
+
 def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
     """What the numbers leave out."""
     resolution, spec = basis.resolution, basis.resolution.spec
@@ -133,6 +145,15 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
         }
         if optional:
             yield f"not counted, since a checkpoint may lack them: {', '.join(sorted(optional))}"
+    if basis.question.dtype:
+        yield f"weights are counted in {basis.question.dtype}, whatever they are stored in"
+    if not names_dtype(resolution.config):
+        yield f"element type not in the config: {basis.assumptions.dtype} assumed"
+    if next(iter(basis.stored.dtypes), "") == "F32":
+        yield "the rate of arithmetic is that of bfloat16; in float32 it is lower"
+    context, positions = basis.question.context, positions_of(resolution.config)
+    if positions and context > positions:
+        yield f"sequences of {context} tokens are longer than the {positions} positions of the config"
     if left_out := unsaid(resolution):
         yield f"not counted, since the config does not give their shapes: {', '.join(left_out)}"
     many = any(resolution.ranges[name] for name in spec.active)
@@ -168,5 +189,10 @@ UNCOUNTED = ("once", "unused", "drop")
 
 def usual_context(config: Mapping[str, object], context: int) -> int:
     """The context, or all positions that the model has where those are fewer."""
-    positions = config.get("max_position_embeddings")
-    return min(context, positions) if isinstance(positions, int) and positions > 0 else context
+    return min(context, positions_of(config) or context)
+
+
+def positions_of(config: Mapping[str, object]) -> int | None:
+    """The positions that a model has, as its config calls them; None where it does not say."""
+    said = (config.get(name) for name in ("max_position_embeddings", "n_positions", "max_seq_len"))
+    return next((number for number in said if isinstance(number, int) and number > 0), None)

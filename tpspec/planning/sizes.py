@@ -35,7 +35,8 @@ KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 class Question:
     """What a plan is asked for.
 
-    Without `sizes`, the usual ones that fit. `gpus` are devices to be used for `batch` sequences.
+    Without `sizes`, the usual ones that fit. `gpus` are devices to be used for `batch` sequences. `dtype`
+    is the element type that the weights are cast to.
     """
 
     sizes: tuple[int, ...] = ()
@@ -45,6 +46,7 @@ class Question:
     kv_dtype: str | None = None
     gpus: int | None = None
     batch: int = 64
+    dtype: str | None = None
 
 
 @dataclass(frozen=True)

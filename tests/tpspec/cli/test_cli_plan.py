@@ -42,6 +42,25 @@ def test_a_checkpoint_s_own_headers_are_used(tpspec: Tpspec):
     assert all(0 < file - rank < 8192 for file, rank in zip(held, size["weights"]["ranks"], strict=True))
 
 
+def test_weights_are_planned_in_the_type_that_they_are_served_in(tpspec: Tpspec):
+    """From a config, and from the headers of a checkpoint in float32."""
+    config = LLAMA.parents[2] / "fixtures" / "configs" / "gemma-2-9b.json"
+    for path in (config, STORIES):
+        stored, served = (
+            json.loads(tpspec("plan", path, "--tp", "1", "--json", *options).out)
+            for options in ((), ("--dtype", "bfloat16"))
+        )
+        assert served["weight_bytes"] == stored["weight_bytes"] / 2
+        assert served["assumptions"]["kv_bytes"] == 2
+        assert not any("float32" in advice["text"] for advice in served["advice"])
+        assert "weights are counted in bfloat16, whatever they are stored in" in served["notes"]
+    ran = tpspec("plan", config.with_name("DeepSeek-V3.json"), "--dtype", "bfloat16")
+    assert (ran.status, ran.err.splitlines()[0]) == (
+        1,
+        "error: the weights are quantized: they are not cast to bfloat16",
+    )
+
+
 def test_single_figures_replace_the_device_s(tpspec: Tpspec):
     options = ("--hbm", "48GiB", "--reserve", "2GiB", "--bandwidth", "1TB/s", "--link", "32GB/s")
     more = (

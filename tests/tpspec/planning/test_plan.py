@@ -280,8 +280,33 @@ def test_a_block_that_a_checkpoint_may_store_anywhere_is_named_and_not_counted()
 
 
 @pytest.mark.parametrize(("positions", "context"), [(4096, 4096), (None, 8192), (131072, 8192)])
-def test_the_usual_context_is_no_longer_than_the_model_s(positions, context):
-    assert usual_context({"max_position_embeddings": positions}, 8192) == context
+@pytest.mark.parametrize("name", ["max_position_embeddings", "n_positions", "max_seq_len"])
+def test_the_usual_context_is_no_longer_than_the_model_s(name, positions, context):
+    assert usual_context({name: positions}, 8192) == context
+
+
+def test_a_context_that_the_model_has_no_positions_for_is_remarked():
+    said = "sequences of 5000 tokens are longer than the 1024 positions of the config"
+    assert said in published("gpt2", context=5000).notes
+    assert not any("positions" in note for note in published("gpt2", context=1024).notes)
+
+
+def test_weights_in_float32_are_said_to_be_half_in_bfloat16():
+    report = published("gemma-2-9b", sizes=(1,))
+    assert texts(report, "weights")[0] == (
+        "Most of its weights are in float32: in bfloat16 they take 17.2 GiB in place of 34.4 GiB; "
+        "plan that with --dtype bfloat16."
+    )
+    assert "the rate of arithmetic is that of bfloat16; in float32 it is lower" in report.notes
+
+
+@pytest.mark.parametrize("said", [{}, {"torch_dtype": None}, {"dtype": "banana"}, {"torch_dtype": 16}])
+def test_an_element_type_that_the_config_does_not_say_is_an_assumption(said):
+    config = {k: v for k, v in read_config(LLAMA).items() if k != "torch_dtype"} | said
+    resolution = resolve(choose_spec(config), config)
+    report = make_plan("it", resolution, find_hardware("l4"), Question(sizes=(8,)), headers=False)
+    assert "element type not in the config: bfloat16 assumed" in report.notes
+    assert not any("assumed" in note for note in planned(sizes=(8,)).notes if "element" in note)
 
 
 def test_a_quantized_checkpoint_s_parameters_are_the_model_s():
