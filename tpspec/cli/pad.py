@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpspec.cli.arguments import json_option, spec_option, tp_option
+from tpspec.cli.arguments import ENGINES, json_option, spec_option, tp_option
 from tpspec.padding import ORDERS
 
 if TYPE_CHECKING:
@@ -44,13 +44,16 @@ def command(
     """Write a model with zero heads and columns, so that tp divides it, as an ordinary checkpoint.
 
     SRC is a checkpoint directory, a Hugging Face model id, or a directory that convert wrote. Any
-    engine loads OUT at --tp (and at divisors of it), and computes what it would with SRC. An
-    interrupted run goes on where it stopped when the same command is given again.
+    engine loads OUT at --tp (and at divisors of it), and computes what it would with SRC. The
+    vocabulary stays as it is: vLLM and SGLang fill it up to a multiple of 64, which --tp must divide.
+    An interrupted run goes on where it stopped when the same command is given again.
     """
     from tpspec.cli.padding import print_padding
     from tpspec.cli.progress import progress
     from tpspec.converters.pad import pad
     from tpspec.converters.sources import open_source
+    from tpspec.engines.engine import read_engine
+    from tpspec.engines.fit import undivided_vocabulary
     from tpspec.padded_model import ALIGN, padded_model
     from tpspec.padding_report import padding_of
     from tpspec.quantities import size
@@ -69,10 +72,14 @@ def command(
     except KeyboardInterrupt:
         click.echo("stopped; the same command goes on from here", err=True)
         raise
+    engines = [read_engine(name) for name in ENGINES]
+    problems = {e.title: problem for e in engines if (problem := undivided_vocabulary(resolution, e, tp))}
     if as_json:
         report = {"out": str(out), "tp": tp, "model_type": model.kind, **asdict(padded)}
-        click.echo(json.dumps({**report, "padding": padding.as_json()}, indent=2))
+        click.echo(json.dumps({**report, "padding": padding.as_json(), "refused_by": problems}, indent=2))
     elif not quiet:
         count = f"{len(padded.files)} file{'s' * (len(padded.files) > 1)}"
         click.echo(f"wrote {count}, {size(padded.bytes)}, to {out}: a '{model.kind}' model")
         print_padding(padding, tp)
+        for title, problem in problems.items():
+            click.echo(f"  {title} does not load it at tp={tp}: the vocabulary's {problem}")

@@ -128,12 +128,12 @@ def _numbers(release: str, engine: EngineDocument) -> tuple[int, ...]:
 def family_of(engine: EngineDocument, resolution: Resolution, release: str | None = None) -> Layer:
     """What the engine makes of the model class that config.json names. Raises TpspecError where unknown."""
     known = {cls: name for name, family in engine.families.items() for cls in family.classes}
-    classes = resolution.config.get("architectures") or []
+    classes = _classes(resolution.config.get("architectures"))
     name = next((known[cls] for cls in classes if cls in known), None)
     if name is None:
-        said = ", ".join(map(str, classes)) or "no `architectures`"
+        said = ", ".join(classes) or "no `architectures`"
         where = f"specs/engines/{engine.engine}.yaml"
-        close = get_close_matches(str(classes[0]), known, n=3) if classes else []
+        close = get_close_matches(classes[0], known, n=3) if classes else []
         near = f"; near it: {', '.join(close)}" if close else ""
         raise TpspecError(
             f"config.json names {said}, and {where} does not say how {engine.title} lays that out{near}",
@@ -147,6 +147,15 @@ def family_of(engine: EngineDocument, resolution: Resolution, release: str | Non
         )
     families = list(_with_bases(engine, name))
     return _layered(name, families, resolution.scope(), version.rename if version else {})
+
+
+def _classes(said: object) -> list[str]:
+    """The names of config.json's `architectures`."""
+    names = said or []
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return names
+    finding = Finding("config.json", f"`architectures` is {said!r:.80}, not a list of model classes' names")
+    raise TpspecError("config.json does not say which model class it is of", [finding])
 
 
 def _with_bases(engine: EngineDocument, name: str) -> Iterator[Family]:

@@ -15,13 +15,13 @@ from tpspec.sharing import Sharing
 def engine_cut(item: Shared, tensors: Tensors | None, tp: int, vocabulary: int) -> Cut:
     """How an engine that fills vocabularies up to a multiple of `vocabulary` shares out a tensor.
 
-    A row's bias is whole on every rank: the engine adds it on rank 0 alone. Raises ValueError with the
-    two numbers where tp does not divide the filled up vocabulary.
+    A row's bias is whole on every rank: the engine adds it on rank 0 alone. The tp divides what the
+    vocabulary is filled up to.
     """
     sharing, rule = item.sharing, item.placed.rule
     if (tensors and tensors.whole) or (sharing.once and rule.tag != "once"):
         cut = whole(tp)
-    elif rule.tag == "vocab" and sharing.dim is not None:
+    elif is_vocabulary(item, tensors) and sharing.dim is not None:
         cut = vocabulary_cut(sharing.dim, sharing.size, vocabulary, tp)
     elif tensors and tensors.separate and sharing.interleaved:
         cut = separated(sharing, tp)
@@ -30,15 +30,29 @@ def engine_cut(item: Shared, tensors: Tensors | None, tp: int, vocabulary: int) 
     return transposed(cut, len(item.tensor.shape)) if tensors and tensors.transpose and item.tensor else cut
 
 
+def is_vocabulary(item: Shared, tensors: Tensors | None = None) -> bool:
+    """Whether a tensor's rows are filled up before they are shared out."""
+    cut = item.placed.rule.tag == "vocab" and item.sharing.dim is not None and not item.sharing.once
+    return cut and not (tensors and tensors.whole)
+
+
+def filled_up(rows: int, multiple: int) -> int:
+    """The rows that an engine makes of a vocabulary's."""
+    return -(-rows // multiple) * multiple
+
+
+def vocabulary_misfit(rows: int, multiple: int, tp: int) -> str:
+    """The two numbers where a tp does not divide a filled up vocabulary; empty where it does."""
+    filled = filled_up(rows, multiple)
+    numbers = f"{filled} % {tp} = {filled % tp}"
+    return (
+        f"{rows} rows are filled up to {filled}, a multiple of {multiple}: {numbers}" if filled % tp else ""
+    )
+
+
 def vocabulary_cut(dim: int, rows: int, multiple: int, tp: int) -> Cut:
     """Rows, filled up with zeros to a multiple, in equal runs."""
-    padded = -(-rows // multiple) * multiple
-    if padded % tp:
-        raise ValueError(
-            f"{rows} rows are filled up to {padded}, a multiple of {multiple}: "
-            f"{padded} % {tp} = {padded % tp}"
-        )
-    local = padded // tp
+    local = filled_up(rows, multiple) // tp
     shares = []
     for rank in range(tp):
         held = max(0, min(local, rows - rank * local))

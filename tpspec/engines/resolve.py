@@ -10,16 +10,15 @@ from typing import NamedTuple
 from tpspec.cache import cache_dtype
 from tpspec.dtypes import BITS, STORED_AS
 from tpspec.engines.engine import Layer, Source, family_of
+from tpspec.engines.fit import check_fit
 from tpspec.engines.layout import EngineLayout, EngineTensor, Piece
-from tpspec.engines.placing import engine_cut
+from tpspec.engines.placing import engine_cut, is_vocabulary
 from tpspec.engines.schema import EngineDocument, Quantized, Scalar, Tensors
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.patterns import compile_pattern
 from tpspec.layout import Cut, TensorLayout, whole
 from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
-
-PAD = "pad it first: tpspec pad"
 
 
 class _Member(NamedTuple):
@@ -40,11 +39,10 @@ def engine_layout(
     """
     layer = family_of(engine, resolution, release)
     quantized = _quantized(resolution, engine)
-    _check_fit(resolution, tp)
-    if layer.fits and not resolution.scope(tp).evaluate(layer.fits, {}):
-        message = f"{engine.title} refuses this model at tp={tp}: `{layer.fits}` does not hold"
-        raise TpspecError(message, remedy=f"give a smaller tp, or {PAD}")
+    if resolution.findings:
+        resolution.check(tp)
     making = _Making(resolution, engine, layer, quantized, tp)
+    check_fit(resolution, engine, layer, making.vocabularies(), tp)
     tensors = [*making.joined(), *making.scales()]
     if making.findings:
         message = f"{engine.title} cannot load this checkpoint at tp={tp}"
@@ -67,15 +65,6 @@ def _quantized(resolution: Resolution, engine: EngineDocument) -> Quantized | No
     )
 
 
-def _check_fit(resolution: Resolution, tp: int) -> None:
-    try:
-        resolution.check(tp)
-    except TpspecError as error:
-        if resolution.findings:
-            raise
-        raise TpspecError(error.message, error.findings, f"{error.remedy}   or {PAD}") from None
-
-
 class _Making:
     def __init__(
         self,
@@ -95,6 +84,15 @@ class _Making:
         self.heads = {p.rule.tied_to: p.template for p in resolution.spec.rules if p.rule.tied_to}
         """The embedding → the head that may be tied to it."""
         self._cuts: dict[tuple[int, int, str, int], Cut] = {}
+
+    def vocabularies(self) -> list[Shared]:
+        """The tensors whose rows are filled up and shared out."""
+        cut = [item for item in self.resolution.shared if not item.sharing.apart and is_vocabulary(item)]
+        return [item for item in cut if is_vocabulary(item, self._entry(item))]
+
+    def _entry(self, item: Shared) -> Tensors | None:
+        source = self._placed(item)[1]
+        return source.tensors if source else None
 
     def joined(self) -> Iterator[EngineTensor]:
         """The tensors made of stored ones."""
@@ -163,11 +161,7 @@ class _Making:
         if problem := self._unknown(item):
             self.findings.append(Finding(stored.name, problem, item.placed.place))
             return None
-        try:
-            cut = self._cut(item, tensors)
-        except ValueError as error:
-            self.findings.append(Finding(stored.name, str(error), item.placed.place))
-            return None
+        cut = self._cut(item, tensors)
         turned = bool(tensors and tensors.transpose and len(stored.shape) > 1)
         shape = (*stored.shape[:-2], *stored.shape[:-3:-1]) if turned else stored.shape
         return Piece(stored, TensorLayout(stored.name, stored.dtype, shape, cut), turned)

@@ -76,5 +76,22 @@ def test_another_engines_directory_is_one_error_without_a_traceback(tpspec: Tpsp
 def test_a_tp_that_does_not_fit_is_refused_before_anything_is_written(tpspec: Tpspec, tmp_path: Path) -> None:
     ran = tpspec("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 3)
     assert ran.status == 1
-    assert "valid tp: 1, 2, 4   or pad it first: tpspec pad" in ran.err
+    assert "valid tp: 1, 2, 4   (tpspec pad leaves a vocabulary as it is)" in ran.err
     assert not (tmp_path / "out").exists()
+
+
+def test_pad_says_which_engines_do_not_divide_the_vocabulary(tpspec: Tpspec, tmp_path: Path) -> None:
+    said = "SGLang does not load it at tp=3: the vocabulary's 512 rows are filled up to 512"
+    assert said in tpspec("pad", STORIES, tmp_path / "three", "--tp", 3).out
+    assert "does not load" not in tpspec("pad", STORIES, tmp_path / "sixteen", "--tp", 16).out
+
+
+def test_what_was_cut_with_padding_is_padded_as_a_checkpoint_and_exported(
+    tpspec: Tpspec, tmp_path: Path
+) -> None:
+    cut, padded, out = (tmp_path / name for name in ("cut", "padded", "out"))
+    assert tpspec("convert", STORIES, cut, "--tp", 16, "--pad").status == 0
+    ran = tpspec("export", cut, out, "--engine", "vllm", "--tp", 16)
+    assert "pad it first: tpspec pad SRC PADDED --tp 16, then export PADDED" in ran.err
+    assert tpspec("pad", cut, padded, "--tp", 16).status == 0
+    assert tpspec("export", padded, out, "--engine", "vllm", "--tp", 16).status == 0

@@ -70,11 +70,33 @@ def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
         made(tmp_path, "llama", 2, architectures=None)
 
 
+@pytest.mark.parametrize("said", [7, "LlamaForCausalLM", [{"a": 1}], {"LlamaForCausalLM": 1}])
+def test_architectures_that_are_no_list_of_names_are_refused(tmp_path: Path, said: object) -> None:
+    with pytest.raises(TpspecError) as refused:
+        made(tmp_path, "llama", 2, architectures=said)
+    (finding,) = refused.value.findings
+    assert finding.subject == "config.json"
+    assert f"`architectures` is {said!r}, not a list" in finding.problem
+
+
 def test_a_tp_that_does_not_divide_the_heads_says_that_padding_helps(tmp_path: Path) -> None:
     with pytest.raises(TpspecError) as refused:
-        made(tmp_path, "llama", 3)
-    assert "num_attention_heads = 8: 8 % 3 = 2" in str(refused.value)
-    assert refused.value.remedy == "valid tp: 1, 2, 4, 8   or pad it first: tpspec pad"
+        made(tmp_path, "llama", 16)
+    assert "num_attention_heads = 8: 8 % 16 = 8" in str(refused.value)
+    padding = "pad it first: tpspec pad SRC PADDED --tp 16, then export PADDED"
+    assert refused.value.remedy == f"valid tp: 1, 2, 4, 8   or {padding}"
+
+
+@pytest.mark.parametrize("method", ["fp8", None])
+def test_padding_is_no_remedy_where_the_vocabulary_stays_undivided_or_weights_are_quantized(
+    tmp_path: Path, method: str | None
+) -> None:
+    quantized = {"quantization_config": {"quant_method": method}} if method else {}
+    with pytest.raises(TpspecError) as refused:
+        made(tmp_path, "llama", 16 if method else 3, **quantized)
+    untouched = "" if method else "   (tpspec pad leaves a vocabulary as it is)"
+    assert refused.value.remedy == f"valid tp: 1, 2, 4, 8{untouched}"
+    assert ("1000 rows are filled up to 1024" in str(refused.value)) is not bool(method)
 
 
 def test_a_vocabulary_that_does_not_divide_once_it_is_filled_up_is_refused(tmp_path: Path) -> None:
@@ -94,16 +116,16 @@ def test_a_vocabulary_that_does_not_divide_once_it_is_filled_up_is_refused(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("engine", "name", "tp", "config", "condition"),
+    ("engine", "name", "tp", "config", "at", "condition"),
     [
-        ("vllm", "gpt_oss", 8, {"num_key_value_heads": 4}, "num_key_value_heads % tp == 0"),
-        ("vllm", "qwen3_moe", 8, {"num_experts": 4}, "tp <= num_experts"),
-        ("sglang", "llama all biases", 2, {}, "not mlp_bias"),
-        ("sglang", "qwen2_moe dense first", 2, {}, "not mlp_only_layers"),
+        ("vllm", "gpt_oss", 8, {"num_key_value_heads": 4}, " at tp=8", "num_key_value_heads % tp == 0"),
+        ("vllm", "qwen3_moe", 8, {"num_experts": 4}, " at tp=8", "tp <= num_experts"),
+        ("sglang", "llama all biases", 2, {}, "", "not mlp_bias"),
+        ("sglang", "qwen2_moe dense first", 2, {}, "", "not mlp_only_layers"),
     ],
 )
 def test_what_an_engine_refuses_is_refused(
-    tmp_path: Path, engine: str, name: str, tp: int, config: dict[str, object], condition: str
+    tmp_path: Path, engine: str, name: str, tp: int, config: dict[str, object], at: str, condition: str
 ) -> None:
     described = json.loads(json.dumps(RECORD["models"][name]))
     described["config"] |= config
@@ -119,8 +141,9 @@ def test_what_an_engine_refuses_is_refused(
     resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
     with pytest.raises(TpspecError) as refused:
         engine_layout(resolution, read_engine(engine), tp)
-    assert condition in refused.value.message
-    assert f"refuses this model at tp={tp}" in refused.value.message
+    remedy = refused.value.remedy
+    assert f"refuses this model{at}: `{condition}" in refused.value.message
+    assert remedy == "no tp helps: serve it with another engine" if not at else remedy == "valid tp: 1, 2, 4"
 
 
 def test_matrices_of_two_types_make_no_fused_one(tmp_path: Path) -> None:
