@@ -69,6 +69,7 @@ def command(
     from tpspec.cli.padding import print_padding
     from tpspec.cli.progress import progress
     from tpspec.converters.convert import convert
+    from tpspec.converters.group_indexes import check_groups
     from tpspec.converters.sources import open_source
     from tpspec.padding_report import padded
     from tpspec.quantities import size
@@ -78,6 +79,7 @@ def command(
     reader = open_source(source, lambda checkpoint: resolve_checked(checkpoint, tp, spec_file, pad))
     resolution = resolve_checked(reader.checkpoint, tp, spec_file, pad)
     layout, padding = resolution.layout(tp), padded(resolution, tp)
+    check_groups(reader, resolution)
     try:
         with progress(quiet=quiet or as_json) as advance:
             outcome = convert(reader, out, layout, ranks=ranks, drop=drop, progress=advance)
