@@ -26,7 +26,8 @@ class Finding:
     remedy: str = ""
 
     def __str__(self) -> str:
-        subject, problem, place = map(clipped, (self.subject, self.problem, self.place))
+        texts = self.subject, self.problem, self.place
+        subject, problem, place = (clipped(printable(text)) for text in texts)
         line = f"{subject}: {problem}" if subject else problem
         return f"{line} ({place})" if place else line
 
@@ -43,6 +44,13 @@ def clipped(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:half]}…{text[-half:]}"
 
 
+def printable(text: str) -> str:
+    """A text with what a terminal would obey or hide escaped, such as names in a file may hold."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class TpspecError(Exception):
     """The input is at fault. The command line prints it without a traceback and exits with 1."""
 
@@ -53,6 +61,7 @@ class TpspecError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        lines = [self.message, *(f"  {finding}" for finding in self.findings)]
+        lines = [printable(self.message), *(f"  {finding}" for finding in self.findings)]
         remedies = dict.fromkeys(filter(None, (*(f.remedy for f in self.findings), self.remedy)))
-        return "\n".join((*lines, *(f"  → {remedy}" for remedy in remedies)))
+        shown = ("\n".join(map(printable, remedy.split("\n"))) for remedy in remedies)
+        return "\n".join((*lines, *(f"  → {remedy}" for remedy in shown)))

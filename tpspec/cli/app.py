@@ -12,7 +12,7 @@ from types import FrameType
 import click
 
 from tpspec import __version__
-from tpspec.errors import TpspecError
+from tpspec.errors import TpspecError, printable
 
 COMMANDS = {
     "validate": "Which layers break at a tp size, why, and which sizes work.",
@@ -92,7 +92,7 @@ def main() -> None:
         status = 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        say(f"{click.style('error:', fg='red', bold=True)} {where}{error.strerror or error}")
+        say(f"{click.style('error:', fg='red', bold=True)} {printable(f'{where}{error.strerror or error}')}")
         status = 1
     except Exception:
         if not interrupted.seen:
