@@ -14,6 +14,7 @@ from typing import Any
 
 from tpspec.axes import Axis
 from tpspec.cuts import Extent, cut
+from tpspec.dimensions import named
 from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError
 from tpspec.faults import where_bound
@@ -90,16 +91,18 @@ def diff_plan(resolution: Resolution, plan: Plan, tp: int) -> PlanDiff:
         pattern = names.pattern(plan, item)
         used |= {pattern} if pattern else set()
         groups[item.placed, item.prefix, item.parameter, item.sharing, pattern].append(item)
+    parameters = dict.fromkeys((placed, prefix, parameter) for placed, prefix, parameter, *_ in groups)
+    several = Counter((placed, prefix) for placed, prefix, _ in parameters)
     saved = _all_reduced(resolution, tp)
     stored = {item.placed for item in resolution.shared}
     differences: list[Difference] = []
     alike = 0
     for (placed, prefix, parameter, sharing, pattern), items in groups.items():
         module = prefix.put(where_bound(placed.pattern, [i.binding for i in items], resolution.ranges))
-        module += f".{parameter}" if sharing.divisor > 1 and parameter else ""
-        named = pattern and plan[pattern]
+        module = named(module, parameter) if several[placed, prefix] > 1 else module
+        style = pattern and plan[pattern]
         alone, tied = names.alone(items[0]), placed not in stored
-        compared = _Compared(items, sharing.cut(tp), named, tp, alone=alone, tied=tied)
+        compared = _Compared(items, sharing.cut(tp), style, tp, alone=alone, tied=tied)
         found = list(compared.differences(module, placed, saved))
         differences += found
         alike += 0 if found else compared.count

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from llama_plan import LLAMA, PLAN
 
+from tpspec.config import read_config
 from tpspec.errors import TpspecError
 from tpspec.plan_diff import Difference, PlanDiff, diff_plan
 from tpspec.resolve import choose_spec, resolve
@@ -115,3 +117,11 @@ def test_a_matrix_cut_the_other_way_is_told() -> None:
     (o_proj,) = (d for d in compared(plan).differences if "o_proj" in d.module)
     assert o_proj.says.startswith("cut the other way")
     assert o_proj.rank_bytes == 0
+
+
+def test_tensors_of_one_module_are_told_apart() -> None:
+    """gpt-oss stores its experts as blocks and scales."""
+    values = read_config(Path(__file__).parents[1] / "fixtures" / "configs" / "gpt-oss-120b.json")
+    modules = [d.module for d in diff_plan(resolve(choose_spec(values), values), {}, 2).differences]
+    assert len(set(modules)) == len(modules)
+    assert "model.layers.0-35.mlp.experts.down_proj_scales" in modules

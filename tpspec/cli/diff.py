@@ -101,7 +101,7 @@ def _print(plan: str, diff: PlanDiff) -> None:
             ]
             for found in diff.differences
         ]
-        print_columns(lines, indent=0)
+        print_columns(lines, indent=0, flexible=3)
     more = _more(diff.more_per_rank) or "as much"
     held = f"a rank holds {size(diff.rank_bytes)} by the spec, {more} by the plan"
     exchanged = f"; {_more(diff.more_per_token)} exchanged per token" if diff.more_per_token else ""

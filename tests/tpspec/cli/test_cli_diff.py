@@ -56,3 +56,10 @@ def test_a_file_that_is_no_plan_says_what_one_is(tmp_path: Path, config: Path) -
     with pytest.raises(TpspecError, match="is no plan") as caught:
         run(str(plan), "--config", str(config), "--tp", "2")
     assert "colwise" in caught.value.remedy
+
+
+def test_an_empty_plan_file_is_called_a_plan(tmp_path: Path, config: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("")
+    with pytest.raises(TpspecError, match="a plan is a mapping of keys to values, and this is empty"):
+        run(str(plan), "--config", str(config), "--tp", "2")

@@ -53,3 +53,15 @@ def test_a_file_that_cannot_be_written_is_one_line(tpspec: Callable[..., Any], t
     ran = tpspec("show", LLAMA_70B, "--tp", "8", "--html", target)
     assert ran.status == 1
     assert ran.err == f"error: {target}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("command", [("show", "--tp", "2"), ("plan", "--tp", "2")])
+def test_two_pictures_in_one_file_and_dashes_are_refused(tpspec: Callable[..., Any], tmp_path: Path, command):
+    name, *options = command
+    both = ("--html", tmp_path / "a", "--svg", f"{tmp_path}/./a")
+    ran = tpspec(name, LLAMA_70B, *options, *both)
+    assert (ran.status, ran.out) == (2, "")
+    assert "/a is what --html is drawn to" in ran.err
+    ran = tpspec(name, LLAMA_70B, *options, "--svg", "-")
+    assert (ran.status, "pictures are drawn to files" in ran.err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
