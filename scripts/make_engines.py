@@ -24,8 +24,10 @@ HEAD = """\
 `tpspec export SRC OUT --engine ENGINE --tp N` writes one set of files per rank, laid out as the engine
 keeps a rank's tensors, for its `sharded_state` loader: each rank reads its own files, no more. What the
 engines call tensors, and how they join them, is data in [specs/engines](../specs/engines); the cuts are those
-of the Layout. `tpspec verify OUT --engine ENGINE --against SRC` compares such a directory, or one that the
-engine itself has saved, with a checkpoint, tensor by tensor.
+of the Layout. `tpspec verify OUT --engine ENGINE` compares the files with what `tpspec-export.json` lists;
+with `--against SRC` it compares such a directory, or one that the engine itself has saved, with a checkpoint,
+tensor by tensor. Engines fill a vocabulary up to a multiple of 64, which the tp must divide; `tpspec pad` helps with
+heads and columns, not with the vocabulary.
 
 *Compared*: for small models of the class, at each of these sizes, the engine's own `sharded_state` loader
 reads our files, and every tensor of every rank has the bits that its default loader makes of the checkpoint;
@@ -41,8 +43,8 @@ tensor is missing, too many, of another shape or of other values, and writes thi
 NOTES = {
     "vllm": """\
 Compared with the CPU build of release {version}. `--engine-version` writes the names of earlier releases,
-from {since} on. The files hold the layout before vLLM's own post-processing, which its loader wants. FP8
-weights go along as `quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as
+from {since} on, and the export remembers which. The files hold the layout before vLLM's own
+post-processing, which its loader wants. FP8 weights go along as `quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as
 they come), and as compressed-tensors does (a scale per channel or per matrix): marked FP8 below where it was
 compared. What else is quantized is refused.
 
@@ -62,8 +64,7 @@ def render() -> str:
     parts = [HEAD]
     for name in ENGINES:
         engine = read_engine(name)
-        since = engine.versions[-1].since if engine.versions else engine.compared_with
-        note = NOTES[name].format(version=record["engines"][name]["version"], since=since)
+        note = NOTES[name].format(version=record["engines"][name]["version"], since=engine.since)
         rows = "\n".join(_rows(engine, record, by_hand))
         parts.append(f"## {engine.title}\n\n{note}\n\n| model class | state |\n|---|---|\n{rows}\n")
         left = "\n".join(f"| {cls} | {why} |" for cls, why in by_hand["out"][name].items())

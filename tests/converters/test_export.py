@@ -295,6 +295,15 @@ def test_tensors_are_counted_with_and_without_a_source(exported: Path, source: P
     assert alone.tensors == beside.tensors > 0
 
 
+def test_verify_takes_the_release_from_the_export(tmp_path: Path) -> None:
+    source = write(RECORD["models"]["qwen3_moe"], tmp_path / "source")
+    reader, out = open_source(str(source)), tmp_path / "out"
+    export(reader, out, layout_of(source, 2, release="0.23.0"))
+    assert json.loads((out / EXPORT).read_text())["names_of"] == "0.23.0"
+    assert not verify_export(out, "vllm", reader).findings
+    assert verify_export(out, "vllm", reader, release="0.32.0").findings
+
+
 def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1

@@ -69,7 +69,7 @@ def command(
     from tpspec.cli.progress import progress
     from tpspec.converters.engines.export import export
     from tpspec.converters.sources import open_source
-    from tpspec.engines.engine import read_engine
+    from tpspec.engines.engine import is_untold, read_engine
     from tpspec.engines.resolve import engine_layout
     from tpspec.quantities import size
     from tpspec.resolve import choose_spec, resolve
@@ -82,6 +82,9 @@ def command(
         resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
         return engine_layout(resolution, document, tp, release)
 
+    if release and is_untold(document, release) and not quiet:
+        told = f"{document.title} {document.compared_with}"
+        click.echo(f"note: nothing was compared with {release}; the names are those of {told}", err=True)
     reader = open_source(source, layout)
     try:
         with progress(quiet=quiet or as_json) as advance:

@@ -101,19 +101,20 @@ def version_of(engine: EngineDocument, release: str | None) -> Version | None:
     if release is None:
         return None
     asked = _numbers(release, engine)
-    for version in reversed(engine.versions):
-        if asked < _numbers(version.before, engine):
-            if asked < _numbers(version.since, engine):
-                break
-            return version
-    else:
-        return None
-    since = engine.versions[-1].since
-    raise TpspecError(
-        f"specs/engines/{engine.engine}.yaml says what {engine.title} calls tensors from {since} on, not "
-        f"in {release}",
-        remedy=f"use {since} or a later release",
-    )
+    since = engine.since
+    if asked < _numbers(since, engine):
+        raise TpspecError(
+            f"specs/engines/{engine.engine}.yaml says what {engine.title} calls tensors from {since} on, not "
+            f"in {release}",
+            remedy=f"use {since} or a later release",
+        )
+    of_then = (version for version in reversed(engine.versions) if asked < _numbers(version.before, engine))
+    return next(of_then, None)
+
+
+def is_untold(engine: EngineDocument, release: str) -> bool:
+    """Whether a release is later than the one that the engine's file was compared with."""
+    return _numbers(release, engine) > _numbers(engine.compared_with, engine)
 
 
 def _numbers(release: str, engine: EngineDocument) -> tuple[int, ...]:
@@ -121,7 +122,7 @@ def _numbers(release: str, engine: EngineDocument) -> tuple[int, ...]:
         return tuple(map(int, release.split(".")))
     except ValueError:
         raise TpspecError(
-            f"'{release}' is not a release of {engine.title}, such as {engine.compared_with}"
+            f"'{release:.40}' is not a release of {engine.title}, such as {engine.compared_with}"
         ) from None
 
 

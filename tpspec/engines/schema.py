@@ -132,6 +132,11 @@ class EngineDocument(Strict):
     """Releases before which names were others, the latest first."""
     families: dict[Name, Family]
 
+    @property
+    def since(self) -> str:
+        """The first release whose names are known."""
+        return self.versions[-1].since if self.versions else self.compared_with
+
     @model_validator(mode="after")
     def _known_bases(self) -> EngineDocument:
         seen: dict[str, str] = {}

@@ -95,3 +95,10 @@ def test_what_was_cut_with_padding_is_padded_as_a_checkpoint_and_exported(
     assert "pad it first: tpspec pad SRC PADDED --tp 16, then export PADDED" in ran.err
     assert tpspec("pad", cut, padded, "--tp", 16).status == 0
     assert tpspec("export", padded, out, "--engine", "vllm", "--tp", 16).status == 0
+
+
+def test_a_later_release_than_was_compared_is_noted(tpspec: Tpspec, tmp_path: Path) -> None:
+    arguments = ("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 2, "--engine-version")
+    ran = tpspec(*arguments, "99.0.0")
+    assert ran.status == 0
+    assert ran.err.startswith("note: nothing was compared with 99.0.0; the names are those of vLLM 0.")

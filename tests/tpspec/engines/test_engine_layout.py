@@ -181,3 +181,8 @@ def test_a_release_whose_names_are_not_known_is_refused(
 ) -> None:
     with pytest.raises(TpspecError, match=problem):
         made(tmp_path, name, 2, release=release)
+
+
+def test_an_engine_of_which_one_release_is_known_has_no_earlier_names(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError, match=r"what SGLang calls tensors from 0\.5\.23 on, not in 0\.4\.0"):
+        made(tmp_path, "llama", 2, "sglang", release="0.4.0")
