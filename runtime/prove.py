@@ -37,7 +37,7 @@ from tpspec.padding import Order
 from tpspec.presharded import Presharded
 from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution
-from tpspec.resolve import resolve
+from tpspec.resolve import resolve, resolve_fitting
 from tpspec.rules import OWN_CONFIG
 from tpspec.runtime.collectives import Alone, Collectives, Counted
 from tpspec.runtime.comparing import (
@@ -168,7 +168,8 @@ def subject(
     """Runs the unsharded model. Raises TpspecError where it does not run, or the spec does not match it."""
     checkpoint = open_checkpoint(directory)
     resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
-    resolution.check(1)
+    if resolution.findings or not resolution.fits(1):
+        resolve_fitting(spec, checkpoint.config, checkpoint.tensors, 1, pad)
     ids = sample_ids(model.config.get_text_config().vocab_size)
     inputs = _inputs(resolution, len(ids))
     try:
@@ -194,7 +195,7 @@ def prove(subject: Subject, tp: int) -> Proof:
 
     Compared are a prefill and 8 cached steps, in fp32. Raises TpspecError where tp does not fit.
     """
-    layout = subject.resolution.layout(tp)
+    layout = _fitting(subject, tp).layout(tp)
     with tempfile.TemporaryDirectory(prefix="tpspec-prove-") as scratch:
         out, back = Path(scratch) / "out", Path(scratch) / "merged"
         convert(open_source(str(subject.checkpoint)), out, layout)
@@ -209,6 +210,15 @@ def prove(subject: Subject, tp: int) -> Proof:
     return replace(
         proof, merged=merged, rank_bytes=written, given=ranks[0].given, kept=ranks[0].recorded.kept
     )
+
+
+def _fitting(subject: Subject, tp: int) -> Resolution:
+    """The subject's resolution where tp fits. Raises TpspecError, which says what would."""
+    resolution = subject.resolution
+    if resolution.fits(tp):
+        return resolution
+    checkpoint, order = open_checkpoint(subject.checkpoint), resolution.pad.order if resolution.pad else None
+    return resolve_fitting(subject.spec, checkpoint.config, checkpoint.tensors, tp, order)
 
 
 @dataclass(frozen=True)

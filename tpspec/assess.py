@@ -28,7 +28,7 @@ class Size:
     copies: Mapping[str, int] | None = None
     padding: Padding | None = None
     pad_fits: bool = False
-    """Whether what breaks can be padded."""
+    """Whether what breaks without padding can be padded."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,8 @@ def assess(
     judged = tuple(_at(resolution, tp, headers) for tp in sizes)
     if any(at.misfits for at in judged):
         padding = resolve(spec, located.config, tensors, pad or "kv")
-        if pad:
-            judged = tuple(_at(padding, tp, headers) for tp in sizes)
-        else:
-            judged = tuple(replace(at, pad_fits=bool(at.misfits) and padding.fits(at.tp)) for at in judged)
+        broken = [replace(at, pad_fits=bool(at.misfits) and padding.fits(at.tp)) for at in judged]
+        judged = tuple(_padded(at, padding, headers) if pad and at.misfits else at for at in broken)
     return Assessment(
         located.name,
         spec,
@@ -110,6 +108,10 @@ def assess(
         tuple(notes),
         headers,
     )
+
+
+def _padded(at: Size, padding: Resolution, headers: bool) -> Size:
+    return replace(_at(padding, at.tp, headers), pad_fits=at.pad_fits)
 
 
 def _at(resolution: Resolution, tp: int, headers: bool) -> Size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -120,13 +120,16 @@ class Resolution:
             found[axis.name] = max(axis.copies(tp), found.get(axis.name, 1))
         return found
 
-    def check(self, tp: int, *, or_pad: bool = False) -> None:
-        """Raises TpspecError with every finding where there is any; `or_pad`: padding would help."""
+    def check(self, tp: int, *, or_pad: bool = False, valid: Sequence[int] | None = None) -> None:
+        """Raises TpspecError with every finding where there is any.
+
+        `or_pad`: padding would help. `valid`: the sizes that work, where those without padding differ.
+        """
         if self.findings:
             raise TpspecError(f"the checkpoint does not match {self.spec.where}", self.findings)
         misfits = self.misfits(tp)
         if misfits:
-            sizes = ", ".join(map(str, self.valid_tp))
+            sizes = ", ".join(map(str, self.valid_tp if valid is None else valid))
             findings = [misfit.finding() for misfit in misfits]
             remedy = f"valid tp: {sizes}{'   or: --pad' if or_pad else ''}"
             raise TpspecError(f"tp={tp} does not fit", findings, remedy)

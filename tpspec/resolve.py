@@ -52,11 +52,31 @@ def resolve_checked(
 ) -> Resolution:
     """A checkpoint's resolution, in which a tp fits. Raises TpspecError with every finding."""
     spec = choose_spec(checkpoint.config, spec_file)
-    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad, align)
-    if not (pad or resolution.findings or resolution.fits(tp)):
-        padded = resolve(spec, checkpoint.config, checkpoint.tensors, "kv")
-        resolution.check(tp, or_pad=padded.fits(tp))
-    resolution.check(tp)
+    return resolve_fitting(spec, checkpoint.config, checkpoint.tensors, tp, pad, align)
+
+
+def resolve_fitting(
+    spec: Spec,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, StoredTensor] | None,
+    tp: int,
+    pad: Order | None = None,
+    align: int = 1,
+) -> Resolution:
+    """As `resolve`, for a tp that has to fit, padded only where it would not without.
+
+    Raises TpspecError with every finding, the sizes that work, and whether padding would help.
+    """
+    resolution = resolve(spec, config, tensors, pad, align)
+    if resolution.findings or resolution.fits(tp):
+        resolution.check(tp)
+        return resolution
+    if pad:
+        plain = resolve(spec, config, tensors)
+        if not plain.fits(tp):
+            resolution.check(tp, valid=plain.valid_tp)
+        return plain
+    resolution.check(tp, or_pad=resolve(spec, config, tensors, "kv").fits(tp))
     return resolution
 
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tpspec.axes import Axis, held_units, shares
 from tpspec.cache import cache_size
 from tpspec.cuts import Extent, cut, joined
+from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_for
 from tpspec.layout import Segment, Share
 from tpspec.padding import Order, Pair, Slots, slots
-from tpspec.resolve import resolve
+from tpspec.resolve import resolve, resolve_fitting
 
 MODELS = Path(__file__).parents[1] / "models"
 LLAMA_70B = json.loads((MODELS / "Meta-Llama-3-70B" / "config.json").read_text())
@@ -170,3 +171,15 @@ def test_absurd_counts_take_no_time() -> None:
         for axis in axes(pair):
             assert sum(length for share in shares(axis, 6) for _, length in share) == 6 * axis.local(6)
     assert slots(Pair(1, 2**40), 3).members == -(-(2**40) // 3)
+
+
+def test_a_refusal_of_what_cannot_be_padded_names_the_sizes_that_do_without() -> None:
+    """Two heads of 32 columns to a KV head are half a group of 128, which no zeros fill up."""
+    config = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 128,
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}  # fmt: skip
+    spec = spec_for(["llama"])
+    with pytest.raises(TpspecError) as refused:
+        resolve_fitting(spec, config, None, 2, "kv")
+    assert refused.value.remedy == "valid tp: 1"
+    assert resolve_fitting(spec, config, None, 1, "kv").pad is None

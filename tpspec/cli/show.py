@@ -51,14 +51,14 @@ def command(
     table is not printed.
     """
     from tpspec.hub import locate
-    from tpspec.resolve import choose_spec, resolve
+    from tpspec.resolve import choose_spec, resolve_fitting
     from tpspec.shard_map import shard_map
 
     if rank is not None and rank >= tp:
         raise click.BadParameter(f"tp={tp} has ranks 0 to {tp - 1}", param_hint="--rank")
     located = locate(path)
     tensors = located.checkpoint.tensors if located.checkpoint and located.checkpoint.files else None
-    resolution = resolve(choose_spec(located.config, spec_file), located.config, tensors, pad)
+    resolution = resolve_fitting(choose_spec(located.config, spec_file), located.config, tensors, tp, pad)
     rows = shard_map(resolution, tp, modules)
     if html or svg or png:
         from tpspec.cli.pictures import say_written

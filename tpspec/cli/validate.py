@@ -107,7 +107,7 @@ def _units(axis: str) -> str:
 def _print_valid(assessment: Assessment) -> None:
     sizes = ", ".join(map(str, assessment.valid_tp))
     copied = "".join(f"   ({_units(axis)} are copied above {n})" for axis, n in assessment.copied_above)
-    pad = "   or: --pad" if any(at.pad_fits for at in assessment.sizes) else ""
+    pad = "   or: --pad" if any(at.misfits and at.pad_fits for at in assessment.sizes) else ""
     click.echo(f"  valid tp: {sizes}{click.style(copied, dim=True)}{pad}")
     for note in assessment.notes:
         click.echo(click.style(f"  {note}", dim=True))
