@@ -102,10 +102,10 @@ class ConfigScope:
                     "config.json is not a model's", [Finding(name, str(error), place)]
                 ) from None
             start, stop = bounds if len(bounds) == 2 else (0, bounds[0])
-            if stop > MAX_RANGE:
-                problem = (
-                    f"{self.spec.ranges[name][-1]} = {shown(stop)}; a count lies between 0 and {MAX_RANGE}"
-                )
+            least = int(name == "layer")
+            if not least <= stop <= MAX_RANGE:
+                said = f"{self.spec.ranges[name][-1]} = {shown(stop)}"
+                problem = f"{said}; a count lies between {least} and {MAX_RANGE}"
                 raise TpspecError("config.json is not a model's", [Finding(name, problem, place)])
             self._ranges[name] = range(start, stop)
         return self._ranges[name]

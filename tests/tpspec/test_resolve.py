@@ -176,7 +176,8 @@ def test_ignored_buffers_are_kept_for_merging() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000; a count lies between 0 and"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000; a count lies between 1 and"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers = 0; a count lies between 1 and"),
         ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
         ({"num_hidden_layers": "eighty"}, "num_hidden_layers = 'eighty'"),
         ({"num_hidden_layers": None}, "config.json has no num_hidden_layers"),

@@ -98,6 +98,17 @@ class Expression:
             raise ExpressionError(f"'{self.text}' has no value: {error}") from None
 
 
+def _holds(comparison: ast.cmpop, value: Any, other: Any) -> bool:
+    """A comparison of two values. Raises TypeError that quotes what is no number."""
+    try:
+        return bool(_COMPARISONS[type(comparison)](value, other))
+    except TypeError:
+        for side in (value, other):
+            if not isinstance(side, (int, float)):
+                raise TypeError(f"{shown(side)} is not a number") from None
+        raise
+
+
 @lru_cache(maxsize=4096)
 def parse(source: str | int) -> Expression:
     """Parses an expression. Raises ExpressionError for what the language does not have."""
@@ -174,7 +185,7 @@ def _evaluate(node: ast.expr, scope: Scope) -> Any:
             value = _operand(left, ops[0], scope)
             for comparison, comparator in zip(ops, comparators, strict=True):
                 other = _operand(comparator, comparison, scope)
-                if not _COMPARISONS[type(comparison)](value, other):
+                if not _holds(comparison, value, other):
                     return False
                 value = other
             return True

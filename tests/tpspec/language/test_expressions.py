@@ -76,6 +76,7 @@ def test_value(text: str, value: Any) -> None:
         ("hidden_size / 7", "64 / 7 leaves 1"),
         ("hidden_size // (heads - 8)", "divides by zero"),
         ("kinds[5]", "has no value"),
+        ("'4' >= 16", "''4' >= 16' has no value: '4' is not a number"),
         ("kinds[-1]", "is negative"),
         ("'a' * heads", "not a number"),
         ("on + 1", "not a number"),
