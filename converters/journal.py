@@ -40,8 +40,8 @@ class Journal:
         except BlockingIOError:
             os.close(self._fd)
             raise TpspecError(
-                f"another tpspec convert is writing {target.name} into {out}",
-                remedy="let it finish, or give each its own --ranks",
+                f"another tpspec is writing {target.name} into {out}",
+                remedy="let it finish; of convert each may have its own --ranks",
             ) from None
         try:
             self.record = read_record(out, target)

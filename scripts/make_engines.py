@@ -26,8 +26,8 @@ keeps a rank's tensors, for its `sharded_state` loader: each rank reads its own 
 engines call tensors, and how they join them, is data in [specs/engines](../specs/engines); the cuts are those
 of the Layout. `tpspec verify OUT --engine ENGINE` compares the files with what `tpspec-export.json` lists;
 with `--against SRC` it compares such a directory, or one that the engine itself has saved, with a checkpoint,
-tensor by tensor. Engines fill a vocabulary up to a multiple of 64, which the tp must divide; `tpspec pad` helps with
-heads and columns, not with the vocabulary.
+tensor by tensor. Engines fill a vocabulary up to a multiple of 64, which the tp must divide; `tpspec pad`
+helps with heads and columns, not with the vocabulary.
 
 *Compared*: for small models of the class, at each of these sizes, the engine's own `sharded_state` loader
 reads our files, and every tensor of every rank has the bits that its default loader makes of the checkpoint;
@@ -44,9 +44,9 @@ NOTES = {
     "vllm": """\
 Compared with the CPU build of release {version}. `--engine-version` writes the names of earlier releases,
 from {since} on, and the export remembers which. The files hold the layout before vLLM's own
-post-processing, which its loader wants. FP8 weights go along as `quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as
-they come), and as compressed-tensors does (a scale per channel or per matrix): marked FP8 below where it was
-compared. What else is quantized is refused.
+post-processing, which its loader wants. FP8 weights go along as `quant_method` fp8 stores them (a scale per
+block or per matrix, activations scaled as they come), and as compressed-tensors does (a scale per channel or
+per matrix): marked FP8 below where it was compared. What else is quantized is refused.
 
 No export has run on a GPU yet. There vLLM may choose a backend that rounds the rows of experts up before
 they are loaded (FlashInfer's TRT-LLM to 128 on a rank, AITER): where they are no such multiple, choose

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tpspec import __version__, json_strict
 from tpspec.errors import Finding, TpspecError, first_findings
-from tpspec.file_names import EXTRAS, MANIFEST, STATE, carry_problem, is_plain, rank_file
+from tpspec.file_names import EXPORT, EXTRAS, MANIFEST, STATE, carry_problem, is_plain, rank_file
 from tpspec.layout import Cut, Share
 from tpspec.padding import Order
 from tpspec.regular_file import read_regular
@@ -149,6 +149,11 @@ def _no_manifest(directory: Path) -> TpspecError:
             f"{directory} is not complete",
             [Finding(MANIFEST, "does not exist; it is written last, when every rank is there")],
             remedy="run the tpspec convert that was to write it: it goes on where it stopped",
+        )
+    if EXPORT in names:
+        return TpspecError(
+            f"{directory} is an export for an engine, which only that engine runs",
+            remedy=f"check it with: tpspec verify {directory} --engine ENGINE",
         )
     if may_hold_weights(names):
         return TpspecError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from tpspec import __version__
@@ -51,6 +52,7 @@ def export(
     fills up.
     """
     work = Export(source, out, layout, max_file_size)
+    beside = work.reader.copied()
     check_destination(out, source.checkpoint.directory, work.manifest)
     check_room(out, missing_bytes(out, work.targets))
     if isinstance(source, PreshardedReader):
@@ -61,14 +63,14 @@ def export(
         if todo:
             write_files(work, todo, progress, strip_bytes, sync_bytes)
         written = tuple(journal.target.name for journal in todo)
-        _complete(work, written)
+        _complete(work, written, beside)
     present = tuple(target.name for target in work.targets if target.name not in written)
-    serve = layout.engine.serve.format(out=out, tp=layout.tp)
+    serve = layout.engine.serve.format(out=quote(str(out)), tp=layout.tp)
     return Exported(written, present, sum(journal.target.size for journal in todo), serve)
 
 
-def _complete(work: Export, written: Collection[str]) -> None:
-    """Copies what goes along, then writes what the export is.
+def _complete(work: Export, written: Collection[str], beside: Sequence[str]) -> None:
+    """Copies what goes along `beside`, then writes what the export is.
 
     Files that are not among those just `written` are read again.
     """
@@ -76,7 +78,7 @@ def _complete(work: Export, written: Collection[str]) -> None:
     records = {target.name: read_record(out, target) for target in work.targets}
     check_content(out, {name: record for name, record in records.items() if name not in written})
     sync_directory(out)
-    copied = copy_files(work.source.checkpoint.directory, out, work.reader.copied())
+    copied = copy_files(work.source.checkpoint.directory, out, beside)
     manifest = ExportManifest(
         __version__,
         work.layout.engine.engine,

@@ -121,13 +121,14 @@ class Export:
         """What two runs must have in common to work on one directory."""
         engine, files = self.layout.engine, self.source.checkpoint.files
         digest = xxhash.xxh3_128()
-        for target in self.targets:
-            digest.update(target.header)
-        for visit in self.visits:
-            digest.update(f"{visit.stored.name} {visit.layout.cut}\n".encode())
+        for tensor in self.layout.tensors:
+            digest.update(f"{tensor.name} {tensor.dtype} {tensor.stacked}\n".encode())
+            for piece in tensor.pieces:
+                digest.update(f"{piece.layout.name} {piece.layout.shape} {piece.layout.cut}\n".encode())
         return {
             "engine": engine.engine,
             "tp": self.layout.tp,
+            "--max-file-size": self.max_file_size,
             **{f"source {f.name}": [f.size, xxhash.xxh3_128(f.header).hexdigest()] for f in files},
-            "files": digest.hexdigest(),
+            "tensors": digest.hexdigest(),
         }

@@ -89,7 +89,7 @@ def test_two_conversions_into_one_directory_at_once_the_second_is_refused(
 
     def second(_done: int, _total: int) -> None:
         if not refused:
-            with pytest.raises(TpspecError, match="another tpspec convert is writing") as error:
+            with pytest.raises(TpspecError, match="another tpspec is writing") as error:
                 convert(source, tmp_path / "out", LAYOUT)
             refused.append(error.value)
 

@@ -19,6 +19,7 @@ from engine_checkpoints import RECORDS, digests, write
 from benchmarks.convert import CONFIG, write_model
 from tpspec.converters.convert import convert
 from tpspec.converters.engines.export import export
+from tpspec.converters.engines.plan import Export
 from tpspec.converters.engines.verify import verify_export
 from tpspec.converters.sources import open_source
 from tpspec.engines.engine import read_engine
@@ -302,6 +303,19 @@ def test_verify_takes_the_release_from_the_export(tmp_path: Path) -> None:
     assert json.loads((out / EXPORT).read_text())["names_of"] == "0.23.0"
     assert not verify_export(out, "vllm", reader).findings
     assert verify_export(out, "vllm", reader, release="0.32.0").findings
+
+
+def test_a_file_that_cannot_be_copied_is_found_before_a_byte_is_written(tmp_path: Path, source: Path) -> None:
+    (source / "tokenizer.json").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TpspecError, match="holds files that cannot be copied"):
+        export(open_source(str(source)), tmp_path / "out", layout_of(source, 2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_size_of_parts_is_named_where_a_run_goes_on(tmp_path: Path, source: Path) -> None:
+    reader, layout = open_source(str(source)), layout_of(source, 2)
+    sizes = [Export(reader, tmp_path / "out", layout, size).fingerprint() for size in (None, 500_000)]
+    assert [key for key in sizes[0] if sizes[0][key] != sizes[1][key]] == ["--max-file-size"]
 
 
 def flip(path: Path, at: int) -> None:

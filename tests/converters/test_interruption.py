@@ -81,7 +81,7 @@ def test_a_second_command_into_the_same_directory_fails_at_once(tmp_path: Path, 
         first.send_signal(signal.SIGCONT)
     assert first.returncode == 0
     assert second.returncode == 1
-    assert "another tpspec convert is writing model-rank-00000-of-00008.safetensors" in second.stderr
+    assert "another tpspec is writing model-rank-00000-of-00008.safetensors" in second.stderr
     assert not verify(tmp_path / "out").findings
 
 

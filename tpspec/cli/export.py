@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,14 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**2
 
 
 def file_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Parses `5GB`, `512MiB` or a number of bytes."""
+    """Parses `5GB`, `5.5MB`, `512MiB` or a number of bytes."""
     if value is None:
         return None
-    match = re.fullmatch(r"(\d{1,15})\s*([A-Za-z]*)", value, re.ASCII)
-    if not match or match[2].upper() not in UNITS or not int(match[1]):
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)", value, re.ASCII)
+    size = int(Fraction(match[1]) * UNITS.get(match[2].upper(), 0)) if match else 0
+    if not size:
         raise click.BadParameter(f"'{value}' is not a size such as 5GB or 512MiB")
-    return int(match[1]) * UNITS[match[2].upper()]
+    return size
 
 
 @click.command("export", epilog=EPILOG)

@@ -53,7 +53,7 @@ def test_json_names_the_files_and_the_command(tpspec: Tpspec, tmp_path: Path) ->
     assert report["serve"].startswith("vllm serve ")
 
 
-@pytest.mark.parametrize("size", ["5 apples", "0", "-1GB", "GB"])
+@pytest.mark.parametrize("size", ["5 apples", "0", "0.4", "-1GB", "GB"])
 def test_what_is_no_size_is_bad_usage(tpspec: Tpspec, tmp_path: Path, size: str) -> None:
     ran = tpspec("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 2, "--max-file-size", size)
     assert ran.status == 2
@@ -102,3 +102,19 @@ def test_a_later_release_than_was_compared_is_noted(tpspec: Tpspec, tmp_path: Pa
     ran = tpspec(*arguments, "99.0.0")
     assert ran.status == 0
     assert ran.err.startswith("note: nothing was compared with 99.0.0; the names are those of vLLM 0.")
+
+
+def test_paths_with_spaces_are_quoted_in_the_command_that_serves(tpspec: Tpspec, tmp_path: Path) -> None:
+    out = tmp_path / "my model"
+    ran = tpspec("export", STORIES, out, "--engine", "vllm", "--tp", 2, "--max-file-size", "0.5MB")
+    assert f"to serve it: vllm serve '{out}' --load-format" in ran.out
+
+
+@pytest.mark.parametrize("command", ["verify", "merge"])
+def test_commands_for_what_convert_wrote_know_an_export(tpspec: Tpspec, tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out"
+    tpspec("export", STORIES, out, "--engine", "vllm", "--tp", 2)
+    ran = tpspec(command, out, *([tmp_path / "merged"] if command == "merge" else []))
+    assert ran.status == 1
+    assert f"{out} is an export for an engine" in ran.err
+    assert f"tpspec verify {out} --engine ENGINE" in ran.err
