@@ -110,10 +110,13 @@ def as_targets(entries: Sequence[str]) -> Callable[[str], bool]:
 
 def by_groups(groups: Any, settings: Settings) -> Chooser:
     """As compressed-tensors does: of several groups, that which names a module most closely."""
-    known = [
-        (Targets.of(texts(group.get("targets", "Linear"), "targets")), over(settings, group))
-        for group in map(_mapping, _mapping(groups).values())
-    ]
+    known = []
+    for name, own in _mapping(groups, "config_groups").items():
+        group = _mapping(own, f"config_groups.{name}")
+        targets = group.get("targets", "Linear")
+        if targets is None:
+            raise TpspecError(f"config.json: quantization_config: config_groups.{name}.targets is null")
+        known.append((Targets.of(texts(targets, "targets")), over(settings, group)))
 
     def choose(names: Names) -> Settings | None:
         ranked = [(rank, own) for targets, own in known if (rank := targets.rank(names)) is not None]
@@ -127,9 +130,9 @@ def by_expressions(rules: Any, settings: Settings) -> Chooser:
     known = [
         (
             compiled(pattern.removeprefix("-:").removeprefix("+:")),
-            None if pattern.startswith("-:") else over(settings, _mapping(values)),
+            None if pattern.startswith("-:") else over(settings, _mapping(values, f"dynamic.{pattern}")),
         )
-        for pattern, values in _mapping(rules).items()
+        for pattern, values in _mapping(rules, "dynamic").items()
     ]
 
     def choose(names: Names) -> Settings | None:
@@ -141,7 +144,10 @@ def by_expressions(rules: Any, settings: Settings) -> Chooser:
 
 def by_modules(modules: Any, settings: Settings, *, others: bool) -> Chooser:
     """By the name of a module, or of one above it; those that are not named are as `others`, or plain."""
-    known = {name: over(settings, _mapping(own)) for name, own in _mapping(modules).items()}
+    key = "extra_config" if others else "quantized_layers"
+    known = {
+        name: over(settings, _mapping(own, f"{key}.{name}")) for name, own in _mapping(modules, key).items()
+    }
 
     def choose(names: Names) -> Settings | None:
         named = (known[each] for name in names for each in reversed(_above(name)) if each in known)
@@ -161,7 +167,7 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TpspecError("config.json: quantization_config has no object where one belongs")
+        raise TpspecError(f"config.json: quantization_config: {key[:80]} is not an object")
     return value

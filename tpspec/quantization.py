@@ -9,8 +9,15 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from tpspec.errors import TpspecError
-from tpspec.language.expressions import Expression, ExpressionError
-from tpspec.language.formats import Dimensions, FormatDocument, Storage, StoredParameter, format_documents
+from tpspec.language.expressions import MAX_COUNT, Expression, ExpressionError, parse, shown
+from tpspec.language.formats import (
+    Dimensions,
+    FormatDocument,
+    Kind,
+    Storage,
+    StoredParameter,
+    format_documents,
+)
 from tpspec.module_choice import (
     Chooser,
     Names,
@@ -34,6 +41,22 @@ KEYS = ("quantization_config", "compression_config")
 """Where a config keeps the settings; compressed-tensors once wrote the second."""
 
 T = TypeVar("T")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT
+
+
+KINDS: Mapping[Kind, tuple[Callable[[Any], bool], str]] = {
+    "flag": (lambda value: isinstance(value, bool), "true or false"),
+    "count": (_is_count, "a positive count"),
+    "group": (lambda value: _is_count(value) or value == -1, "a positive count, or -1 for one group"),
+    "pair": (
+        lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
+        "a list of two positive counts",
+    ),
+}
+"""What tells a setting of each kind, and what reports call it."""
 
 
 def settings_of(config: Mapping[str, Any]) -> Any:
@@ -76,7 +99,7 @@ class Quantization:
         """By the settings' identity, which they keep as long as they are kept."""
         self._named: dict[Names, Stored] = {}
         if document:
-            _of_settings(self._refuse)
+            _of_settings(lambda: self._judge(self.settings))
             _of_settings(lambda: self.usual)
 
     @property
@@ -187,6 +210,7 @@ class Quantization:
     def _from(self, settings: Settings) -> Stored:
         assert self.document is not None
         if id(settings) not in self._stored:
+            self._judge(settings)
             scope = _Scope(settings, self.document.let)
             fitting = (each for each in self.document.layouts if not each.when or each.when.evaluate(scope))
             layout = next(fitting, None)
@@ -200,9 +224,18 @@ class Quantization:
             self._stored[id(settings)] = settings, stored
         return self._stored[id(settings)][1]
 
-    def _refuse(self) -> None:
+    def _judge(self, settings: Settings) -> None:
+        """Raises TpspecError for settings that are not what they are by their kind, or that are refused."""
         assert self.document is not None
-        scope = _Scope(self.settings, self.document.let)
+        for key, kind in self.document.kinds.items():
+            value = parse(key).evaluate(_Scope(settings, {}))
+            holds, meaning = KINDS[kind]
+            if value is not None and not holds(value):
+                raise TpspecError(
+                    f"config.json: quantization_config: {key} = {shown(value)} is not {meaning}",
+                    remedy="is it the file that the quantizer wrote?",
+                )
+        scope = _Scope(settings, self.document.let)
         for refusal in self.document.refuse:
             if refusal.when.evaluate(scope):
                 raise TpspecError(f"config.json: {refusal.because}", remedy=refusal.remedy)
@@ -223,8 +256,8 @@ def _parameter(name: str, entry: StoredParameter, scope: _Scope) -> Parameter:
         return tuple(
             Dimension.of(
                 d.name,
-                d.divisor.count(scope) if d.divisor else 1,
-                d.times.count(scope) if d.times else 1,
+                scope.count(d.divisor) if d.divisor else 1,
+                scope.count(d.times) if d.times else 1,
                 whole=d.name == entry.whole,
                 label=_label(d.divisor) if d.divisor else "",
             )
@@ -261,6 +294,12 @@ class _Scope:
         if name in self.let:
             return self.let[name].evaluate(_Scope(self.settings, {}))
         return self.settings.get(name)
+
+    def count(self, expression: Expression) -> int:
+        """A count; where it has none, the error names the setting and not what `let` calls it."""
+        if expression.text in self.let:
+            return self.let[expression.text].count(_Scope(self.settings, {}))
+        return expression.count(self)
 
     def numbers(self) -> dict[str, Any]:
         """What `let` comes to, where it has a value here."""

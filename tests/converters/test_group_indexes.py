@@ -74,4 +74,4 @@ def test_a_single_input_of_another_group_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["true", 1, "false", 0])
 def test_activation_order_is_true_or_false_and_nothing_else(said: Any, tmp_path: Path) -> None:
-    assert "desc_act of GPTQ's quantization_config is neither" in converted(tmp_path, desc_act=said)
+    assert f"desc_act = {said!r} is not true or false" in converted(tmp_path, desc_act=said)

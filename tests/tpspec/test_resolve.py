@@ -189,11 +189,11 @@ def test_ignored_buffers_are_kept_for_merging() -> None:
         ({"num_attention_heads": 10**4299, "head_dim": 10**4299}, "is not a positive count"),
         (
             {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}},
-            "rows = 0 is not a positive count",
+            "= [0, 0] is not a list of two positive counts",
         ),
         (
             {"quantization_config": {"quant_method": "fp8", "weight_block_size": ["a", 1]}},
-            "rows = 'a' is not a positive count",
+            "= ['a', 1] is not a list of two positive counts",
         ),
         ({"num_attention_heads": 0}, "num_attention_heads = 0 is not a positive count"),
         ({"num_attention_heads": "8"}, "num_attention_heads = '8' is not a positive count"),

@@ -93,6 +93,10 @@ class Storage(Strict):
     """Stored tensor → its dimensions."""
 
 
+Kind = Literal["flag", "count", "group", "pair"]
+"""What a setting is: true or false, a positive count, a count or -1 (one group), two counts."""
+
+
 class Refusal(Strict):
     """What a format has that cannot be cut."""
 
@@ -139,6 +143,8 @@ class FormatDocument(Strict):
     """The format's name, that of its file."""
     detect: Expr
     """The condition under which a checkpoint is stored so."""
+    kinds: dict[Name, Kind] = Field(default_factory=dict)
+    """What settings are where they are there; any other value is refused."""
     let: dict[Name, Expr] = Field(default_factory=dict)
     """Names for what the settings come to, for one module."""
     plain: Plain = Plain()
