@@ -135,5 +135,6 @@ def check_numbers(values: Tensor) -> None:
     if not values.isfinite().all():
         raise TpspecError(
             "the model's logits are not finite numbers",
-            remedy="float16 overflows where bfloat16 and float32 do not: take one of them (dtype)",
+            remedy="in float16, which overflows early, take bfloat16 or float32 (dtype); "
+            "in others, are all weights finite?",
         )

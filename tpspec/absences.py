@@ -58,9 +58,9 @@ class Absences:
                 if has is None:
                     if required and (id(placed), values) not in at_fault:
                         self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
-                elif not (placed.pattern.subtree or self.tied(placed)) and (
-                    lacking := self._lacking(placed, binding, has)
-                ):
+                elif not (
+                    placed.pattern.subtree or self.tied(placed) or (id(placed), values) in at_fault
+                ) and (lacking := self._lacking(placed, binding, has)):
                     problem = f"has {', '.join(sorted(has))} but no {' and no '.join(lacking)}"
                     self.faults.add(placed.pattern, problem, placed.place, binding=binding)
                 else:

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from tpspec import cuts
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.errors import Finding, TpspecError
+from tpspec.language.expressions import Expression, parse, shown
 from tpspec.language.patterns import compile_pattern
 from tpspec.language.registry import BUILT_IN
 from tpspec.language.schema import Expr, Name, Names, Strict
@@ -25,6 +26,8 @@ from tpspec.resolution import Resolution, Shared
 from tpspec.scope import ConfigScope
 
 TABLE = "padded/architectures.yaml"
+SIZES = 65
+"""Sizes below this are tried for those that a refusal offers instead."""
 ALIGN = 16
 """An MLP that is padded has a multiple of this many columns per rank: engines' kernels want whole vectors."""
 
@@ -121,12 +124,30 @@ def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) ->
             ]
             if not reasons:
                 return entry
-            findings += [Finding(reason, str(condition)) for reason, condition in reasons]
+            findings += [Finding(reason, _with_values(condition, scope)) for reason, condition in reasons]
+    sizes = [size for size in range(2, SIZES) if _writable(kind, resolution, size)]
+    instead = "tpspec convert --pad cuts it for tpspec run, whatever its architecture"
+    if sizes and not config.get("quantization_config"):
+        instead = f"tp that work: {', '.join(map(str, sizes))}; {instead}"
     raise TpspecError(
         f"padded for tp={tp}, this model cannot be an ordinary checkpoint",
         [replace(finding, place=f"specs/{TABLE}") for finding in findings],
-        "tpspec convert --pad cuts it for tpspec run, whatever its architecture",
+        instead,
     )
+
+
+def _writable(kind: str, resolution: Resolution, tp: int) -> bool:
+    """Whether an architecture takes the model, padded for a tp."""
+    scope = resolution.scope(tp)
+    entries = (entry for entry in architectures().architectures if kind in entry.of)
+    return resolution.fits(tp) and any(not any(map(scope.evaluate, e.refuse.values())) for e in entries)
+
+
+def _with_values(condition: Expression, scope: ConfigScope) -> str:
+    """A condition and what its names stand for."""
+    names = [*sorted(condition.names), *(f"local({axis})" for axis in sorted(condition.axes))]
+    values = ", ".join(f"{name} = {shown(scope.evaluate(parse(name)))}" for name in names)
+    return f"{condition}, where {values}"
 
 
 def _tensor(item: Shared, tp: int) -> PaddedTensor:

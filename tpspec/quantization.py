@@ -81,7 +81,11 @@ def detect_format(config: Mapping[str, Any]) -> Quantization:
                     return Quantization(document, settings)
         except ExpressionError as error:
             raise TpspecError(f"config.json: quantization_config cannot be read: {error}") from None
-    method = settings.get("quant_method") if isinstance(settings, dict) else settings
+    method = settings
+    if isinstance(settings, dict):
+        method = settings.get("quant_method")
+        if packing := settings.get("packing_format"):
+            method = f"{method} with packing_format {packing}"
     known = ", ".join(document.format for document in format_documents())
     raise TpspecError(
         f"config.json: no format describes checkpoints quantized by '{method}' (known: {known})",

@@ -75,3 +75,9 @@ def test_a_single_input_of_another_group_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", ["true", 1, "false", 0])
 def test_activation_order_is_true_or_false_and_nothing_else(said: Any, tmp_path: Path) -> None:
     assert f"desc_act = {said!r} is not true or false" in converted(tmp_path, desc_act=said)
+
+
+def test_what_has_another_shape_is_not_missed_besides(tmp_path: Path) -> None:
+    output = converted(tmp_path, group_size=64)
+    assert "down.qzeros: shape [8, 8] has 8 in dimension 0, but config.json makes it 4" in output
+    assert "but no" not in output

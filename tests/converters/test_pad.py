@@ -174,3 +174,11 @@ def test_what_no_architecture_can_say_is_refused_with_every_reason(
     assert all(reason in str(refused.value) for reason in reasons)
     assert "tpspec convert --pad" in refused.value.remedy
     assert not (tmp_path / "out").exists()
+
+
+def test_a_refusal_has_the_numbers_and_the_sizes_that_work(tmp_path: Path) -> None:
+    source, _ = saved(tmp_path / "source", "gemma2", SIX)
+    with pytest.raises(TpspecError) as refused:
+        padded(source, tmp_path / "out", 5)
+    assert "where hidden_size = 48, tp = 5, local(q) = 2" in str(refused.value)
+    assert refused.value.remedy.startswith("tp that work: 2, 3, 4, ")

@@ -204,6 +204,10 @@ def test_the_head_is_quantized_where_the_settings_say_so(settings: dict[str, Any
         ({**PACKED, "format": "marlin-24", "config_groups": {"a": {"weights": INT4}}}, "format 'marlin-24'"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
         ({"quant_method": "hqq"}, "no format describes checkpoints quantized by 'hqq'"),
+        (
+            {"quant_method": "auto-round", "packing_format": "auto_round"},
+            "quantized by 'auto-round with packing_format auto_round'",
+        ),
         ({**GPTQ, "group_size": "many"}, "'many' is not a positive count"),
         ({**GPTQ, "bits": 0}, "bits = 0 is not a positive count"),
         ({**GPTQ, "dynamic": {"(a+)+$": {}}}, "is too involved to be tried"),
