@@ -104,6 +104,8 @@ def diff_plan(resolution: Resolution, plan: Plan, tp: int) -> PlanDiff:
         alone, tied = names.alone(items[0]), placed not in stored
         compared = _Compared(items, sharing.cut(tp), style, tp, alone=alone, tied=tied)
         found = list(compared.differences(module, placed, saved))
+        if any(difference.token_bytes < 0 for difference in found):
+            saved[placed] = 0  # once for a module, however many tensors it is stored as
         differences += found
         alike += 0 if found else compared.count
     others = tuple(name for name in plan if name not in used and STYLES[plan[name]] != WHOLE)
