@@ -98,7 +98,7 @@ def decide(rules: Rules, order: Order, align: int = 1) -> Pad:
     forms: dict[str, str] = {}
     for placed in rules.scope.spec.rules:
         other_form = placed.form and forms.setdefault(*placed.form) != placed.form[1]
-        if other_form or placed.rule.norm or placed.rule.tag == "vocab":
+        if other_form or placed.rule.norm:
             continue
         for sharing, times in _sharings(rules, placed):
             for axis, part in ((part.axis.name, part) for part in sharing.parts if part.axis):

@@ -124,7 +124,9 @@ class ConfigScope:
         units = self.count(axis.units, binding)
         width = 1 if axis.width is None else self.count(axis.width, binding)
         sized = shared.Axis(name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units))
-        return self._padded(sized, binding, self.pad) if self.pad and not pad else sized
+        if self.pad and pad:
+            return replace(sized, multiple=self.pad.multiples.get(name, 1))
+        return self._padded(sized, binding, self.pad) if self.pad else sized
 
     def _padded(self, axis: shared.Axis, binding: Values | None, pad: Pad) -> shared.Axis:
         """The axis with its zero units; as it is where it groups otherwise what another axis has placed."""

@@ -183,3 +183,15 @@ def test_a_refusal_of_what_cannot_be_padded_names_the_sizes_that_do_without() ->
         resolve_fitting(spec, config, None, 2, "kv")
     assert refused.value.remedy == "valid tp: 1"
     assert resolve_fitting(spec, config, None, 1, "kv").pad is None
+
+
+def test_a_quantized_head_is_padded_to_whole_packs() -> None:
+    """128 rows are 43 for each of three ranks, and 48 in packs of 8; the embedding is cut alike."""
+    config = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 1,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32, "vocab_size": 128,
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32, "lm_head": True},
+    }  # fmt: skip
+    padding = resolve(spec_for(["llama"]), config, pad="kv")
+    assert padding.fits(3)
+    held = {axis.local(3) for item in padding.shared for axis in item.sharing.axes if axis.name == "vocab"}
+    assert held == {48}
