@@ -5,32 +5,29 @@ from __future__ import annotations
 
 def size(count: float) -> str:
     """Bytes as `1.25 GiB`."""
-    unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if count < 999.5:
-            break
-        count, unit = count / 1024, larger
-    return f"{count:.3g} {unit}"
+    value, unit = _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    return f"{value:.3g} {unit}"
 
 
 def rate(per_second: float, what: str = "B") -> str:
     """Bytes (or FLOP) per second as `3.35 TB/s`, in powers of a thousand as vendors count them."""
-    unit = ""
-    for larger in ("k", "M", "G", "T", "P"):
-        if per_second < 999.5:
-            break
-        per_second, unit = per_second / 1000, larger
-    return f"{per_second:.3g} {unit}{what}/s"
+    value, unit = _scaled(per_second, 1000, ("", "k", "M", "G", "T", "P"))
+    return f"{value:.3g} {unit}{what}/s"
 
 
 def many(count: float) -> str:
     """A number of things as `68.8k` or `1.56M`."""
-    unit = ""
-    for larger in ("k", "M", "B", "T"):
-        if count < 999.5:
-            break
-        count, unit = count / 1000, larger
-    return f"{count:.3g}{unit}"
+    value, unit = _scaled(count, 1000, ("", "k", "M", "B", "T"))
+    return f"{value:.3g}{unit}"
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
+    """A value in the first unit that three digits do for, and that unit; the last one where none is."""
+    for unit in units[:-1]:
+        if value < 999.5:
+            return value, unit
+        value /= step
+    return value, units[-1]
 
 
 def duration(seconds: float) -> str:

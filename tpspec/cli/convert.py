@@ -67,7 +67,7 @@ def command(
     OUT is complete when it holds tpspec.json. Tensors that no rank reads go to extras.safetensors.
     """
     from tpspec.cli.padding import print_padding
-    from tpspec.cli.progress import progress
+    from tpspec.cli.progress import resumable
     from tpspec.converters.convert import convert
     from tpspec.converters.group_indexes import check_groups
     from tpspec.converters.sources import open_source
@@ -80,12 +80,8 @@ def command(
     resolution = resolve_checked(reader.checkpoint, tp, spec_file, pad)
     layout, padding = resolution.layout(tp), padded(resolution, tp)
     check_groups(reader, resolution)
-    try:
-        with progress(quiet=quiet or as_json) as advance:
-            outcome = convert(reader, out, layout, ranks=ranks, drop=drop, progress=advance)
-    except KeyboardInterrupt:
-        click.echo("stopped; the same command goes on from here", err=True)
-        raise
+    with resumable(quiet=quiet or as_json) as advance:
+        outcome = convert(reader, out, layout, ranks=ranks, drop=drop, progress=advance)
     seconds = time.monotonic() - start
     if as_json:
         report = {"out": str(out), "tp": tp, "spec": layout.spec, "seconds": round(seconds, 3)}

@@ -68,7 +68,7 @@ def command(
     interrupted run goes on where it stopped when the same command is given again. OUT is complete when
     it holds tpspec-export.json.
     """
-    from tpspec.cli.progress import progress
+    from tpspec.cli.progress import resumable
     from tpspec.converters.engines.export import export
     from tpspec.converters.sources import open_source
     from tpspec.engines.engine import is_untold, read_engine
@@ -88,14 +88,8 @@ def command(
         told = f"{document.title} {document.compared_with}"
         click.echo(f"note: nothing was compared with {release}; the names are those of {told}", err=True)
     reader = open_source(source, layout)
-    try:
-        with progress(quiet=quiet or as_json) as advance:
-            done = export(
-                reader, out, layout(reader.checkpoint), max_file_size=max_file_size, progress=advance
-            )
-    except KeyboardInterrupt:
-        click.echo("stopped; the same command goes on from here", err=True)
-        raise
+    with resumable(quiet=quiet or as_json) as advance:
+        done = export(reader, out, layout(reader.checkpoint), max_file_size=max_file_size, progress=advance)
     seconds = time.monotonic() - start
     if as_json:
         report = {"out": str(out), "engine": engine, "tp": tp, "seconds": round(seconds, 3)}

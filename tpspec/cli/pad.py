@@ -49,7 +49,7 @@ def command(
     An interrupted run goes on where it stopped when the same command is given again.
     """
     from tpspec.cli.padding import print_padding
-    from tpspec.cli.progress import progress
+    from tpspec.cli.progress import resumable
     from tpspec.converters.pad import pad
     from tpspec.converters.sources import open_source
     from tpspec.engines.engine import read_engine
@@ -66,12 +66,8 @@ def command(
     resolution = resolved(reader.checkpoint)
     padding = padding_of(resolution, tp)
     model = padded_model(reader.checkpoint, resolution, tp)
-    try:
-        with progress(quiet=quiet or as_json) as advance:
-            padded = pad(reader, out, model, padding.as_json(), progress=advance)
-    except KeyboardInterrupt:
-        click.echo("stopped; the same command goes on from here", err=True)
-        raise
+    with resumable(quiet=quiet or as_json) as advance:
+        padded = pad(reader, out, model, padding.as_json(), progress=advance)
     engines = [read_engine(name) for name in ENGINES]
     problems = {e.title: problem for e in engines if (problem := undivided_vocabulary(resolution, e, tp))}
     if as_json:

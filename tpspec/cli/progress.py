@@ -28,6 +28,17 @@ def progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 
 
 @contextmanager
+def resumable(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Progress of a command that goes on where it was interrupted; Ctrl-C is told so."""
+    try:
+        with progress(quiet=quiet) as advance:
+            yield advance
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on from here", err=True)
+        raise
+
+
+@contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
