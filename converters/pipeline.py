@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from tpspec.converters.sinks import Bytes
 
 BUFFERS = 4
+WRITERS = 2
+"""Threads that write, beside the one that reads."""
 Writer = TypeVar("Writer")
+Item = TypeVar("Item")
 P = ParamSpec("P")
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Closing = TypeVar("Closing", bound=Closable)
+
+
+def dealt(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """The items of each writer, as even as can be."""
+    count = min(WRITERS, len(items))
+    return [items[first::count] for first in range(count)]
+
+
+@contextmanager
+def opened(writers: Sequence[Closing], buffer_bytes: int) -> Iterator[Pipeline[Closing]]:
+    """A pipeline whose writers are closed once it has ended, whatever way it does."""
+    with ExitStack() as stack:
+        for writer in writers:
+            stack.enter_context(closing(writer))
+        yield stack.enter_context(Pipeline(writers, buffer_bytes))
 
 
 class Pipeline(Generic[Writer]):

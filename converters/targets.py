@@ -30,6 +30,10 @@ class Visit:
     def nbytes(self) -> int:
         return self.stored.stop - self.stored.start
 
+    def read_bytes(self, strip_bytes: int) -> int:
+        """Bytes that are read of the tensor, in all its turns."""
+        return self.nbytes * len(self.turns(strip_bytes))
+
     def turns(self, strip_bytes: int) -> tuple[int | None, ...]:
         """The turns in which the tensor is read; one without a number where once is enough."""
         count = turns(self.layout.fold(), self.layout.cut, strip_bytes)

@@ -8,17 +8,16 @@ whether they are the original's, and the comparison whether copies and padding a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpspec.converters.checked_file import HEADER, CheckedFile, Checker
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
 from tpspec.converters.originals import file_digests
-from tpspec.converters.pipeline import Pipeline
+from tpspec.converters.pipeline import dealt, opened
 from tpspec.converters.readers import PreshardedReader, Reader
 from tpspec.converters.targets import Visit, targets, visits
-from tpspec.converters.write_files import WRITERS
 from tpspec.errors import Finding, TpspecError
 from tpspec.manifest import FileRecord
 from tpspec.presharded import Presharded, check_size, hash_file
@@ -129,14 +128,9 @@ def _compare(
     strip_bytes: int,
 ) -> dict[str, bytes]:
     """Compares every file with its part of every tensor; returns the tensors' digests."""
-    count = min(WRITERS, len(files))
-    with ExitStack() as stack:
-        checkers = [Checker(files[first::count]) for first in range(count)]
-        for checker in checkers:
-            stack.enter_context(closing(checker))
-        pipeline = stack.enter_context(Pipeline(checkers, strip_bytes))
+    with opened([Checker(mine) for mine in dealt(files)], strip_bytes) as pipeline:
         pipeline.submit(Checker.start, None)
-        total = sum(visit.nbytes * len(visit.turns(strip_bytes)) for visit in plan)
+        total = sum(visit.read_bytes(strip_bytes) for visit in plan)
         feed = Feed(reader, pipeline, strip_bytes, total, progress)
         digests = {
             visit.stored.name: feed.tensor(

@@ -16,7 +16,7 @@ from tpspec.converters.destination import check_destination
 from tpspec.converters.feed import Feed, Progress
 from tpspec.converters.journal import Journal, changes, check_plan, locked
 from tpspec.converters.originals import file_digests
-from tpspec.converters.pipeline import Pipeline
+from tpspec.converters.pipeline import dealt, opened
 from tpspec.converters.rank_writer import RankWriter
 from tpspec.converters.readers import Reader
 from tpspec.converters.targets import Target, Visit
@@ -24,7 +24,6 @@ from tpspec.errors import Finding, TpspecError
 
 SYNC_BYTES = 256 << 20
 """How much is read between two points from which an interrupted run can go on."""
-WRITERS = 2
 
 
 class Work(Protocol):
@@ -89,14 +88,9 @@ def write_files(
     behind = min(journals, key=lambda journal: len(journal.digests))
     digests = list(behind.digests)
     todo = work.visits[len(digests) :]
-    sizes = [visit.nbytes * len(visit.turns(strip_bytes)) for visit in work.visits]
+    sizes = [visit.read_bytes(strip_bytes) for visit in work.visits]
     total = sum(sizes)
-    count = min(WRITERS, len(journals))
-    with ExitStack() as stack:
-        writers = [RankWriter(journals[first::count]) for first in range(count)]
-        for writer in writers:
-            stack.enter_context(closing(writer))
-        pipeline = stack.enter_context(Pipeline(writers, strip_bytes))
+    with opened([RankWriter(mine) for mine in dealt(journals)], strip_bytes) as pipeline:
         pipeline.submit(RankWriter.start, None)
         feed = Feed(reader, pipeline, strip_bytes, total, progress)
         feed.done = marked = sum(sizes[: len(digests)])

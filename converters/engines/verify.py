@@ -11,12 +11,11 @@ from tpspec.converters.engines.held_files import carried, check_hashes, disagree
 from tpspec.converters.engines.held_rank import HeldRank
 from tpspec.converters.engines.plan import Export
 from tpspec.converters.feed import STRIP_BYTES, Feed, Progress
-from tpspec.converters.pipeline import Pipeline
+from tpspec.converters.pipeline import Pipeline, dealt
 from tpspec.converters.readers import Reader
 from tpspec.converters.sinks import Bytes, scatter
 from tpspec.converters.targets import Visit
 from tpspec.converters.verify import Verified
-from tpspec.converters.write_files import WRITERS
 from tpspec.engines.engine import read_engine
 from tpspec.engines.layout import EngineLayout
 from tpspec.engines.manifest import AGAINST, read_export
@@ -86,10 +85,8 @@ def compare(
 def _values(
     work: Export, ranks: Sequence[HeldRank], progress: Progress | None, strip_bytes: int
 ) -> Iterator[Finding]:
-    count = min(WRITERS, len(ranks))
-    checkers = [_Checker(ranks[first::count]) for first in range(count)]
-    with Pipeline(checkers, strip_bytes) as pipeline:
-        total = sum(visit.nbytes * len(visit.turns(strip_bytes)) for visit in work.visits)
+    with Pipeline([_Checker(mine) for mine in dealt(ranks)], strip_bytes) as pipeline:
+        total = sum(visit.read_bytes(strip_bytes) for visit in work.visits)
         feed = Feed(work.reader, pipeline, strip_bytes, total, progress)
         names = [tensor.name for tensor in work.layout.tensors for _ in tensor.pieces]
         for name, visit in zip(names, work.visits, strict=True):
