@@ -11,12 +11,12 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tpspec import __version__, json_strict
 from tpspec.errors import Finding, TpspecError, first_findings
@@ -30,6 +30,7 @@ from tpspec.weight_files import may_hold_weights
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+T = TypeVar("T")
 FORMAT = 1
 """Version of the layout of the directory; a reader accepts its own only."""
 MAX_MANIFEST = 1 << 30
@@ -169,8 +170,6 @@ def _no_manifest(directory: Path) -> TpspecError:
 
 def parse_manifest(text: bytes) -> Manifest:
     """Checks a manifest's text by itself, without the files that it names."""
-    from pydantic import ValidationError
-
     document = json_strict.loads(text, MANIFEST)
     if document.get("format") != FORMAT:
         writer = document.get("tpspec")
@@ -179,23 +178,32 @@ def parse_manifest(text: bytes) -> Manifest:
             f"tpspec {__version__} reads format {FORMAT} only",
             remedy="use the tpspec that wrote it, or convert the checkpoint again",
         )
+    return validated(Manifest, text, _findings, MANIFEST, EDITED)
+
+
+def validated(
+    kind: Callable[..., T], text: bytes, findings: Callable[[T], Iterable[Finding]], name: str, remedy: str
+) -> T:
+    """The text as a manifest of some kind. Raises TpspecError with what its types or `findings` refuse."""
+    from pydantic import ValidationError
+
     try:
-        manifest = _adapter().validate_json(text, strict=True)
+        manifest: T = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        findings = [Finding(".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults]
+        found = [Finding(".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults]
     else:
-        findings = list(_findings(manifest))
-        if not findings:
+        found = list(findings(manifest))
+        if not found:
             return manifest
-    raise TpspecError(f"{MANIFEST} is damaged or was edited", first_findings(findings), remedy=EDITED)
+    raise TpspecError(f"{name} is damaged or was edited", first_findings(found), remedy=remedy)
 
 
 @cache
-def _adapter() -> TypeAdapter[Manifest]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Manifest)
+    return TypeAdapter(kind)
 
 
 def _findings(manifest: Manifest) -> Iterator[Finding]:
@@ -210,9 +218,7 @@ def _findings(manifest: Manifest) -> Iterator[Finding]:
         yield Finding("extras", f"is called {manifest.extras.name!r:.80}, not {EXTRAS}")
     yield from _source_name_findings([source.name for source in manifest.sources])
     yield from _copied_name_findings(manifest)
-    for record in (*manifest.own_files(), *manifest.copied):
-        if record.size < 0 or not is_hash(record.xxh3_128):
-            yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
+    yield from unsound((*manifest.own_files(), *manifest.copied))
     for number, row in enumerate(manifest.cuts):
         if problem := _cut_problem(Cut(*row), tp, ordered=manifest.pad is None):
             yield Finding(f"cuts.{number}", problem)
@@ -235,7 +241,7 @@ def _source_name_findings(names: Sequence[str]) -> Iterator[Finding]:
     for name in names:
         if not is_plain(name) or "/" in name:
             yield Finding("sources", f"{name!r:.80} is no name of a file inside the directory")
-    yield from _repeated("sources", names)
+    yield from repeated("sources", names)
 
 
 def _copied_name_findings(manifest: Manifest) -> Iterator[Finding]:
@@ -243,10 +249,18 @@ def _copied_name_findings(manifest: Manifest) -> Iterator[Finding]:
     for name in names:
         if problem := carry_problem(name):
             yield Finding("copied", f"{name!r:.80} {problem}")
-    yield from _repeated("copied", [*{source.name for source in manifest.sources}, *names])
+    yield from repeated("copied", [*{source.name for source in manifest.sources}, *names])
 
 
-def _repeated(where: str, names: Sequence[str]) -> Iterator[Finding]:
+def unsound(records: Iterable[FileRecord]) -> Iterator[Finding]:
+    """The records whose size or hash can be none."""
+    for record in records:
+        if record.size < 0 or not is_hash(record.xxh3_128):
+            yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
+
+
+def repeated(where: str, names: Iterable[str]) -> Iterator[Finding]:
+    """The names that stand more than once."""
     for name, count in Counter(names).items():
         if count > 1:
             yield Finding(where, f"{name!r:.80} stands {count} times")

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tpspec import json_strict
 from tpspec.engines.schema import EngineName
-from tpspec.errors import Finding, TpspecError, first_findings
+from tpspec.errors import Finding
 from tpspec.file_names import EXPORT, carry_problem
 from tpspec.layout import MAX_TP
-from tpspec.manifest import FileRecord, is_hash
+from tpspec.manifest import FileRecord, repeated, unsound, validated
 from tpspec.regular_file import read_regular
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 AGAINST = "compare it with its checkpoint: --against SRC"
 REMOVE = f"export again, or remove {EXPORT} and {AGAINST}"
@@ -57,30 +52,12 @@ class ExportManifest:
 
 def read_export(directory: Path) -> ExportManifest | None:
     """A directory's manifest, None where it has none. Raises TpspecError where it cannot be relied on."""
-    from pydantic import ValidationError
-
     path = directory / EXPORT
     if not path.is_file():
         return None
     text = read_regular(path, MAX_MANIFEST, EXPORT)
     json_strict.loads(text, EXPORT)  # for what pydantic takes: a key twice
-    try:
-        manifest = _adapter().validate_json(text, strict=True)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
-        findings = [Finding(".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults]
-    else:
-        findings = list(_findings(manifest))
-        if not findings:
-            return manifest
-    raise TpspecError(f"{EXPORT} is damaged or was edited", first_findings(findings), remedy=REMOVE)
-
-
-@cache
-def _adapter() -> TypeAdapter[ExportManifest]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(ExportManifest)
+    return validated(ExportManifest, text, _findings, EXPORT, REMOVE)
 
 
 def _findings(manifest: ExportManifest) -> Iterator[Finding]:
@@ -97,9 +74,5 @@ def _findings(manifest: ExportManifest) -> Iterator[Finding]:
     for record in manifest.copied:
         if problem := carry_problem(record.name):
             yield Finding("copied", f"{record.name!r:.80} {problem}")
-    for name, count in Counter(record.name for record in records).items():
-        if count > 1:
-            yield Finding("files", f"{name!r:.80} stands {count} times")
-    for record in records:
-        if record.size < 0 or not is_hash(record.xxh3_128):
-            yield Finding(record.name, f"has no sound size and hash: {record.size}, {record.xxh3_128!r:.40}")
+    yield from repeated("files", (record.name for record in records))
+    yield from unsound(records)
