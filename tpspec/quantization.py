@@ -6,18 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpspec.errors import TpspecError
 from tpspec.language.expressions import MAX_COUNT, Expression, ExpressionError, parse, shown
-from tpspec.language.formats import (
-    Dimensions,
-    FormatDocument,
-    Kind,
-    Storage,
-    StoredParameter,
-    format_documents,
-)
 from tpspec.module_choice import (
     Chooser,
     Names,
@@ -33,6 +25,9 @@ from tpspec.module_choice import (
     texts,
 )
 from tpspec.stored import BIAS, PLAIN, Dimension, Parameter, Stored
+
+if TYPE_CHECKING:
+    from tpspec.language.formats import Dimensions, FormatDocument, Kind, Storage, StoredParameter
 
 DEQUANTIZE = "dequantize the checkpoint first, or convert the unquantized one"
 TELLING = ("quant_method", "quant_algo", "format", "version", "checkpoint_format", "packing_format")
@@ -73,6 +68,8 @@ def detect_format(config: Mapping[str, Any]) -> Quantization:
     settings = settings_of(config)
     if not settings:
         return Quantization(None, {})
+    from tpspec.language.formats import format_documents  # not for the many models that are not quantized
+
     if isinstance(settings, dict):
         scope = _Scope(settings, {})
         try:
