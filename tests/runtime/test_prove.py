@@ -121,37 +121,39 @@ def test_a_real_checkpoint_is_proved_as_it_is() -> None:
     assert [prove(subject, tp).failure for tp in (1, 2, 4)] == ["", "", ""]
 
 
-def test_a_failure_names_the_first_module_that_differs(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.yaml"
-    path.write_text(
-        "spec: 1\narchitecture: wrong\nmodel_types: [qwen3]\nextends: qwen3\nmodules:\n"
-        "  model.layers.{layer}.self_attn.o_proj: {row: q, reduce_at: model.norm}\n"
-    )
+def proof_of(folder: Path, text: str) -> Proof:
+    """The proof at tp 2 of a spec that is written down first."""
+    path = folder / "wrong.yaml"
+    path.write_text(text)
     with tiny_subject(spec_from_file(path), path) as subject:
-        proof = prove(subject, 2)
+        return prove(subject, 2)
+
+
+def test_a_failure_names_the_first_module_that_differs(tmp_path: Path) -> None:
+    proof = proof_of(
+        tmp_path,
+        "spec: 1\narchitecture: wrong\nmodel_types: [qwen3]\nextends: qwen3\nmodules:\n"
+        "  model.layers.{layer}.self_attn.o_proj: {row: q, reduce_at: model.norm}\n",
+    )
     assert not proof.holds
     assert "the first module that differs is model.layers.0.self_attn.o_proj" in proof.failure
 
 
 def test_a_failure_of_the_model_s_code_names_the_module(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.yaml"
-    path.write_text(
+    proof = proof_of(
+        tmp_path,
         "spec: 1\narchitecture: wrong\nmodel_types: [bloom]\nextends: bloom\n"
-        "runtime:\n  attributes:\n    h.{layer}.self_attention: {num_heads: num_attention_heads}\n"
+        "runtime:\n  attributes:\n    h.{layer}.self_attention: {num_heads: num_attention_heads}\n",
     )
-    with tiny_subject(spec_from_file(path), path) as subject:
-        proof = prove(subject, 2)
     assert "the forward pass fails at transformer.h.0.self_attention" in proof.failure
 
 
 def test_a_head_that_the_spec_takes_for_an_embedding_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.yaml"
-    path.write_text(
+    proof = proof_of(
+        tmp_path,
         "spec: 1\narchitecture: wrong\nmodel_types: [llama]\nextends: llama\nmodules:\n"
-        "  lm_head: {vocab: vocab}\n"
+        "  lm_head: {vocab: vocab}\n",
     )
-    with tiny_subject(spec_from_file(path), path) as subject:
-        proof = prove(subject, 2)
     assert "the spec says that lm_head is an embedding; in the model it is a head" in proof.failure
     assert "a head says `tied_to`, or `head: true`" in proof.failure
 
