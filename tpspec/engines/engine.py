@@ -52,6 +52,9 @@ class Layer:
     """A model class's entry with those of its bases: names by skeleton, and what else is said."""
 
     name: str
+    cls: str
+    model_type: str
+    """Whose tensors the class has."""
     prefix: str
     rename: Mapping[str, str]
     earlier: Mapping[str, str]
@@ -130,8 +133,8 @@ def family_of(engine: EngineDocument, resolution: Resolution, release: str | Non
     """What the engine makes of the model class that config.json names. Raises TpspecError where unknown."""
     known = {cls: name for name, family in engine.families.items() for cls in family.classes}
     classes = _classes(resolution.config.get("architectures"))
-    name = next((known[cls] for cls in classes if cls in known), None)
-    if name is None:
+    cls = next((cls for cls in classes if cls in known), None)
+    if cls is None:
         said = ", ".join(classes) or "no `architectures`"
         where = f"specs/engines/{engine.engine}.yaml"
         close = get_close_matches(classes[0], known, n=3) if classes else []
@@ -140,14 +143,14 @@ def family_of(engine: EngineDocument, resolution: Resolution, release: str | Non
             f"config.json names {said}, and {where} does not say how {engine.title} lays that out{near}",
             remedy=f"let {engine.title} load the checkpoint itself, or add the class to {where}",
         )
-    version = version_of(engine, release)
+    name, version = known[cls], version_of(engine, release)
     if version and name in version.unknown:
         raise TpspecError(
-            f"what {engine.title} before {version.before} calls the tensors of a {classes[0]} is not known",
+            f"what {engine.title} before {version.before} calls the tensors of a {cls} is not known",
             remedy=f"use {version.before} or a later release",
         )
     families = list(_with_bases(engine, name))
-    return _layered(name, families, resolution.scope(), version.rename if version else {})
+    return _layered(name, cls, families, resolution.scope(), version.rename if version else {})
 
 
 def _classes(said: object) -> list[str]:
@@ -167,7 +170,9 @@ def _with_bases(engine: EngineDocument, name: str) -> Iterator[Family]:
     yield family
 
 
-def _layered(name: str, families: Sequence[Family], scope: ConfigScope, earlier: Mapping[str, str]) -> Layer:
+def _layered(
+    name: str, cls: str, families: Sequence[Family], scope: ConfigScope, earlier: Mapping[str, str]
+) -> Layer:
     entries: dict[str, Tensors] = {}
     for family in families:
         for into, tensors in family.tensors.items():
@@ -185,6 +190,8 @@ def _layered(name: str, families: Sequence[Family], scope: ConfigScope, earlier:
     last = families[::-1]
     return Layer(
         name,
+        cls,
+        last[0].classes[cls],
         next((f.prefix for f in last if f.prefix is not None), ""),
         {word: spelled for family in families for word, spelled in family.rename.items()},
         earlier,

@@ -8,9 +8,31 @@ from tpspec.engines.engine import Layer
 from tpspec.engines.placing import filled_up, is_vocabulary, vocabulary_misfit
 from tpspec.engines.schema import EngineDocument
 from tpspec.errors import Finding, TpspecError
+from tpspec.language import registry
 from tpspec.padded_model import ALIGN, architectures
 from tpspec.resolution import Resolution, Shared
 from tpspec.resolve import resolve
+
+
+def check_class(resolution: Resolution, layer: Layer) -> None:
+    """Raises TpspecError where the tensors are not those of the model class that config.json names.
+
+    The engine makes the class's tensors, of whatever type the model is: those that a class has and the
+    checkpoint lacks, a bias say, would stay as the engine happens to have made them.
+    """
+    spec = registry.spec_for([layer.model_type])
+    if spec.name == resolution.spec.name:
+        return
+    tensors = {item.tensor.name: item.tensor for item in resolution.shared if item.tensor}
+    of_class = resolve(spec, resolution.config, tensors)
+    if of_class.findings:
+        model_type = resolution.config.get("model_type")
+        raise TpspecError(
+            f"config.json names the class {layer.cls} and the model type {model_type}: the tensors match "
+            f"{resolution.spec.where}, but not {spec.where}, that of the class",
+            of_class.findings,
+            remedy=f"name in `architectures` the class of a {model_type}",
+        )
 
 
 def check_fit(

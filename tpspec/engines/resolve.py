@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tpspec.cache import cache_dtype
 from tpspec.dtypes import BITS, STORED_AS
 from tpspec.engines.engine import Layer, Source, family_of
-from tpspec.engines.fit import check_fit
+from tpspec.engines.fit import check_class, check_fit
 from tpspec.engines.layout import EngineLayout, EngineTensor, Piece
 from tpspec.engines.placing import engine_cut, is_vocabulary
 from tpspec.engines.schema import EngineDocument, Quantized, Scalar, Tensors
@@ -41,6 +41,7 @@ def engine_layout(
     quantized = _quantized(resolution, engine)
     if resolution.findings:
         resolution.check(tp)
+    check_class(resolution, layer)
     making = _Making(resolution, engine, layer, quantized, tp)
     check_fit(resolution, engine, layer, making.vocabularies(), tp)
     tensors = [*making.joined(), *making.scales()]

@@ -50,8 +50,9 @@ TensorsOrNames = Annotated[
 class Family(Strict):
     """Model classes that an engine lays out alike. What no entry names keeps its name and its cut."""
 
-    classes: tuple[Name, ...] = ()
-    """What config.json's `architectures` calls them; none for a base that others extend."""
+    classes: dict[Name, Name] = Field(default_factory=dict)
+    """What config.json's `architectures` calls them → the model type whose tensors they have; none for a base
+    that others extend."""
     extends: Name | None = None
     """The family whose entries these change or add to; null takes an inherited one away."""
     prefix: str | None = None

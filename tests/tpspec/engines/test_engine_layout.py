@@ -65,6 +65,29 @@ def test_a_quantization_that_the_engines_file_does_not_know_is_refused(tmp_path:
         made(tmp_path, "llama", 2, quantization_config=awq)
 
 
+@pytest.mark.parametrize(
+    ("name", "named", "problem"),
+    [
+        ("llama", "Qwen2ForCausalLM", "q_proj.bias"),
+        ("llama biases", "MistralForCausalLM", "q_proj"),
+        ("llama", "Phi3ForCausalLM", "qkv_proj"),
+    ],
+)
+def test_a_class_whose_tensors_the_checkpoint_has_not_is_refused(
+    tmp_path: Path, name: str, named: str, problem: str
+) -> None:
+    with pytest.raises(TpspecError) as refused:
+        made(tmp_path, name, 2, architectures=[named])
+    assert f"names the class {named} and the model type llama" in refused.value.message
+    assert problem in str(refused.value)
+    assert refused.value.remedy == "name in `architectures` the class of a llama"
+
+
+def test_a_class_of_another_model_type_may_have_the_same_tensors(tmp_path: Path) -> None:
+    as_mistral = made(tmp_path / "mistral", "llama", 2, architectures=["MistralForCausalLM"])
+    assert as_mistral.tensors == made(tmp_path / "llama", "llama", 2).tensors
+
+
 def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TpspecError, match="names no `architectures`"):
         made(tmp_path, "llama", 2, architectures=None)
