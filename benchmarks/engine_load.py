@@ -1,9 +1,10 @@
-"""What a rank's weights take to load in vLLM: from an export, and from the checkpoint that it was made of.
+"""What vLLM takes to start from an export, and from the checkpoint that it was made of.
 
     PYTHONPATH=.:tests:tests/engines .venv-engines/bin/python benchmarks/engine_load.py --dir /var/tmp
 
-A random Llama of 2.2 GB in bf16, rank 0 of 8, vLLM's own loaders in one process; what the rest of an engine's
-start takes does not depend on the files. Pairs alternate; the page cache has the files (warm), or not (cold).
+A random Llama of 2.2 GB in bf16. First the weights alone: rank 0 of 8, vLLM's own loaders in one process,
+with the files in the page cache (warm) and not (cold). Then the whole engine at tp 2, from the command to the
+first prompt taken, warm. Pairs alternate.
 """
 
 from __future__ import annotations
@@ -13,52 +14,50 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
 import vllm_ranks
-from convert import BLOCK, CONFIG, RESULTS, TP, write_model
+from convert import BLOCK, RESULTS
+from random_llama import write_llama
+from vllm_tokens import export, generate
 
 PAIRS = 3
-
-
-STATES = ("warm", "cold")
+FORMATS = {"checkpoint": "auto", "export": "sharded_state"}
+OF_WEIGHTS, OF_ENGINE = 8, 2
+"""The tp of each."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--dir", type=Path, help="where to put the model and its export (5 GB)")
+    parser.add_argument("--dir", type=Path, help="where to put the model and its exports (7 GB)")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    vllm_ranks.start()
-    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
-        source, out = write_model(Path(folder) / "source", CONFIG), Path(folder) / "out"
-        exporting = [
-            sys.executable,
-            "-m",
-            "tpspec",
-            "export",
-            source,
-            out,
-            "--engine",
-            "vllm",
-            "--tp",
-            str(TP),
-        ]
-        subprocess.run(exporting, check=True)
-        formats = {"checkpoint": (source, "auto"), "export": (out, "sharded_state")}
-        times: dict[str, list[float]] = {f"{kind}, {state}": [] for kind in formats for state in STATES}
+    times: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
+        folder = Path(name)
+        source = write_llama(folder / "source")
+        exports = {tp: export(source, folder / f"tp{tp}", tp) for tp in (OF_WEIGHTS, OF_ENGINE)}
+        vllm_ranks.start()
         for _ in range(PAIRS):
-            for state in STATES:
-                for kind, (path, load_format) in formats.items():
+            for state in ("warm", "cold"):
+                for kind, load_format in FORMATS.items():
+                    path = source if kind == "checkpoint" else exports[OF_WEIGHTS]
                     touch(path, warm=state == "warm")
                     start = time.perf_counter()
-                    vllm_ranks.load(path, TP, 0, load_format)
-                    times[f"{kind}, {state}"].append(round(time.perf_counter() - start, 2))
+                    vllm_ranks.load(path, OF_WEIGHTS, 0, load_format)
+                    seconds = time.perf_counter() - start
+                    times[f"weights of rank 0 of {OF_WEIGHTS}, {state}, {kind}"].append(round(seconds, 2))
+        for _ in range(PAIRS):
+            for kind, load_format in FORMATS.items():
+                path = source if kind == "checkpoint" else exports[OF_ENGINE]
+                touch(path, warm=True)
+                seconds = generate(path, OF_ENGINE, load_format=load_format).start
+                times[f"the engine at tp {OF_ENGINE}, warm, {kind}"].append(round(seconds, 1))
     report = {
         "command": shlex.join(["python", "benchmarks/engine_load.py", *sys.argv[1:]]),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
@@ -68,9 +67,9 @@ def main() -> None:
     }
     (RESULTS / "engine_load.json").write_text(json.dumps(report, indent=2) + "\n")
     lines = [
-        "| rank 0 of 8, loaded from | seconds, median | |",
+        "| what starts, from what | seconds, median | |",
         "|---|---|---|",
-        *(f"| the {kind} | {median(of_kind):.2f} | {of_kind} |" for kind, of_kind in times.items()),
+        *(f"| {of_kind} | {median(seconds)} | {seconds} |" for of_kind, seconds in times.items()),
     ]
     where = f"vLLM {report['vllm']}; {report['machine']}; load average before: {report['load_before']}"
     table = f"`{report['command']}`\n\n{where}\n\n" + "\n".join(lines) + "\n"
