@@ -281,5 +281,9 @@ class PlanReport:
     """What the numbers leave out, in words."""
 
     def as_json(self) -> dict[str, Any]:
-        """The report for machines."""
-        return asdict(self)
+        """The report for machines: what each step takes in all, and why it cannot be, where it cannot, too."""
+        report = asdict(self)
+        for size, told in zip(self.sizes, report["sizes"], strict=True):
+            for step, of_step in zip(size.steps, told["steps"], strict=True):
+                of_step |= {"seconds": step.seconds, "why_not": size.why_not(step.batch)}
+        return report

@@ -29,6 +29,8 @@ def test_json_has_all_numbers(tpspec: Tpspec):
     (size,) = report["sizes"]
     assert (size["tp"], size["exact"]["tokens"], size["all_reduces"]) == (8, 1561612, 161)
     assert [step["batch"] for step in size["steps"]] == [1, 16, 64, 256]
+    assert [step["why_not"] for step in size["steps"]] == ["", "", "", "holds 190 sequences"]
+    assert all(step["seconds"] > step["floor"] for step in size["steps"])
     assert [refused["tp"] for refused in report["refused"]] == [6]
     assert report["hardware"]["sources"]["bandwidth"].endswith("(2023-03)")
     assert report["headers"] is False
