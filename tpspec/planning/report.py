@@ -281,7 +281,7 @@ class PlanReport:
     """What the numbers leave out, in words."""
 
     def as_json(self) -> dict[str, Any]:
-        """The report for machines: what each step takes in all, and why it cannot be, where it cannot, too."""
+        """The report for machines, with what each step takes in all, and why it cannot run, if so."""
         report = asdict(self)
         for size, told in zip(self.sizes, report["sizes"], strict=True):
             for step, of_step in zip(size.steps, told["steps"], strict=True):
