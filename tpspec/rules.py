@@ -20,8 +20,6 @@ from tpspec.scope import ConfigScope
 from tpspec.sharing import BLOCK, Sharing
 from tpspec.stored import PLAIN, Dimension, Stored
 
-OWN_CONFIG = "is config.json of this checkpoint?"
-
 
 class RuleError(ValueError):
     """A rule does not fit the config or the tensor. `remedy` says what to do."""
@@ -167,11 +165,11 @@ class Rules:
         if shape[position] != sharing.size:
             terms = " + ".join(f"{part.units} × {part.width}" for part in parts)
             repeated = f"{blocks} × ({terms})" if blocks > 1 else terms
-            scaled = f", in blocks of {divisor}" if divisor > 1 else ""
+            dimension = dimensions[position]
             raise RuleError(
                 f"shape {list(shape)} has {shape[position]} in dimension {position}, but config.json "
-                f"makes it {sharing.size} ({repeated} of {rule.described()}{scaled})",
-                _other_rule(placed, shape, position, sharing.size) or OWN_CONFIG,
+                f"makes it {sharing.size} ({repeated} of {rule.described()}{_in_blocks(dimension)})",
+                _other_rule(placed, shape, position, sharing.size) or _own_config(dimension),
             )
         self._check_sizes(placed, binding, shape, dimensions, position)
         return Sharing() if whole else sharing
@@ -250,8 +248,8 @@ class Rules:
             if size is not None and shape[other] != dimension.stored(size.number):
                 raise RuleError(
                     f"shape {list(shape)} has {shape[other]} in dimension {other}, but config.json makes it "
-                    f"{dimension.stored(size.number)} ({size.source})",
-                    OWN_CONFIG,
+                    f"{dimension.stored(size.number)} ({size.source}{_in_blocks(dimension)})",
+                    _own_config(dimension),
                 )
 
     def size(self, placed: PlacedRule, binding: Mapping[str, int], name: str) -> Size | None:
@@ -269,6 +267,16 @@ class Rules:
         else:
             expression = next((size for size in rule.sizes if size.text == name), None)
         return None if expression is None else Size(self.scope.count(expression, binding), str(expression))
+
+
+def _in_blocks(dimension: Dimension) -> str:
+    return f", in blocks of {dimension.divisor}" if dimension.divisor > 1 else ""
+
+
+def _own_config(dimension: Dimension) -> str:
+    """What to ask where a size is not what the config makes it, by its settings of quantization too."""
+    setting = f" ({dimension.label} = {dimension.divisor})" if dimension.label else ""
+    return f"is config.json of this checkpoint?{setting}"
 
 
 def _other_rule(placed: PlacedRule, shape: tuple[int, ...], position: int, size: int) -> str:
