@@ -63,7 +63,9 @@ def main(model: str, tp: str, load_format: str, dtype: str, said: str) -> None:
     ready = time.monotonic()
     prompts = TEXTS if has_texts else [{"prompt_token_ids": list(ids)} for ids in IDS]
     greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
-    tokens = [list(result.outputs[0].token_ids) for result in engine.generate(prompts, greedy)]
+    tokens = [
+        list(result.outputs[0].token_ids) for result in engine.generate(prompts, greedy, use_tqdm=False)
+    ]
     Path(said).write_text(json.dumps([tokens, ready]))
 
 
