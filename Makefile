@@ -6,7 +6,7 @@
 # make mutations       opt-in, long: changes each spec in every way, and writes down what nobody notices
 # make padding-proofs  opt-in, ten minutes: proves each spec with padding, at sizes that divide nothing
 # make engines after specs/engines changed: writes docs/engines.md
-# make test-engines    opt-in, 20 minutes, gigabytes: exports loaded and served by vLLM, and loaded by SGLang
+# make test-engines    opt-in, ten minutes, gigabytes: exports loaded and served by vLLM, and loaded by SGLang
 # make readme  after an output changed: what the README's commands print now
 
 PYTHON ?= python3
