@@ -20,6 +20,8 @@ from tpspec.scope import ConfigScope
 from tpspec.sharing import BLOCK, Sharing
 from tpspec.stored import PLAIN, Dimension, Stored
 
+OWN_CONFIG = "is config.json of this checkpoint?"
+
 
 class RuleError(ValueError):
     """A rule does not fit the config or the tensor. `remedy` says what to do."""
@@ -276,7 +278,7 @@ def _in_blocks(dimension: Dimension) -> str:
 def _own_config(dimension: Dimension) -> str:
     """What to ask where a size is not what the config makes it, by its settings of quantization too."""
     setting = f" ({dimension.label} = {dimension.divisor})" if dimension.label else ""
-    return f"is config.json of this checkpoint?{setting}"
+    return f"{OWN_CONFIG}{setting}"
 
 
 def _other_rule(placed: PlacedRule, shape: tuple[int, ...], position: int, size: int) -> str:
