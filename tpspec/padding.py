@@ -7,7 +7,7 @@ row-parallel matrix that it goes into. What is decided here is data; `axes.share
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -91,8 +91,11 @@ class Pad:
     align: int = 1
 
 
-def decide(rules: Rules, order: Order, align: int = 1) -> Pad:
-    """Weighs the axes of a spec for one config. What a rule cannot compute is left to who reports it."""
+def decide(rules: Rules, order: Order, align: int = 1, seen: Collection[Sharing] = ()) -> Pad:
+    """Weighs the axes of a spec for one config. What a rule cannot compute is left to who reports it.
+
+    `seen` are the sharings of a checkpoint's tensors, of which more may be quantized than the config says.
+    """
     rows: Counter[str] = Counter()
     multiples: dict[str, int] = {}
     forms: dict[str, str] = {}
@@ -104,6 +107,9 @@ def decide(rules: Rules, order: Order, align: int = 1) -> Pad:
             for axis, part in ((part.axis.name, part) for part in sharing.parts if part.axis):
                 rows[axis] += part.width * times * sharing.blocks
                 multiples[axis] = lcm(multiples.get(axis, 1), sharing.granule(part))
+    for sharing in seen:
+        for axis, part in ((part.axis.name, part) for part in sharing.parts if part.axis):
+            multiples[axis] = lcm(multiples.get(axis, 1), sharing.granule(part))
     return Pad(order, rows, multiples, align)
 
 

@@ -101,11 +101,16 @@ def resolve(
     Raises TpspecError where the config itself cannot be used.
     """
     scope = ConfigScope(spec, config)
-    rules = Rules(scope, detect_format(scope.config))
-    if pad:
-        scope = ConfigScope(spec, config, pad=decide(rules, pad, align))
-        rules = Rules(scope, rules.storage.quantization)
+    quantization = detect_format(scope.config)
+    rules = Rules(scope, quantization)
     ranges = {name: scope.range(name) for name in spec.ranges}
+    if pad:
+        seen: set[Sharing] = set()
+        if tensors and quantization.document:
+            unpadded = _Resolver(spec, scope, rules, Faults(ranges))
+            seen = {item.sharing for item in unpadded.from_tensors(tensors)[0]}
+        scope = ConfigScope(spec, config, pad=decide(rules, pad, align, seen))
+        rules = Rules(scope, quantization)
     faults = Faults(ranges)
     _check_groups(scope, faults)
     resolver = _Resolver(spec, scope, rules, faults)

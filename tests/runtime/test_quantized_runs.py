@@ -159,3 +159,16 @@ def test_a_quantized_head_is_cut_and_padded_with_its_scales(tmp_path: Path) -> N
     resolution = resolve(spec, checkpoint.config, checkpoint.tensors)
     subject = replace(checkpoint_subject(plain, spec), checkpoint=quantized, resolution=resolution)
     assert prove(subject, 4).failure == ""
+
+
+def test_a_head_that_only_its_tensors_show_to_be_quantized_is_padded_in_whole_packs(tmp_path: Path) -> None:
+    """104 rows are 13 packs of eight: three ranks hold five each."""
+    spec, changes = spec_named("llama"), {**WIDE, "vocab_size": 104}
+    tiny_model(spec, changes).save_pretrained(tmp_path / "model")
+    quantized, plain = stored(tmp_path / "model", quantizers.awq(), "llama", head=True)
+    checkpoint = open_checkpoint(quantized)
+    assert "lm_head.qweight" in checkpoint.tensors
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, "kv")
+    assert resolution.layout(3).tensors["lm_head.qweight"].local_shape(2)[1] == 5
+    subject = replace(checkpoint_subject(plain, spec), checkpoint=quantized, resolution=resolution)
+    assert prove(subject, 3).failure == ""
