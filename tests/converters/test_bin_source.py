@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -217,7 +217,6 @@ def test_torchs_advice_to_load_it_nevertheless_is_not_passed_on(
 
 
 @given(st.integers(0, 2000), st.integers(1, 255))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_byte_is_our_error_or_unnoticed(tmp_path: Path, place: int, change: int) -> None:
     if not (tmp_path / "source").exists():
         write(tmp_path / "source", {"whole": {"w": torch.ones(4), "v": torch.ones(2, 3)}})

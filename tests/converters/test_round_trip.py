@@ -7,7 +7,7 @@ from pathlib import Path
 
 import xxhash
 from cut_checkpoints import AUX, Made, checkpoints, contents, layouts
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpspec.converters.convert import convert
@@ -21,7 +21,7 @@ from tpspec.safetensors_header import StoredFile
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where syncing costs nothing."""
-slow = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(max_examples=60)
 
 
 @slow

@@ -5,7 +5,7 @@ import math
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpspec import json_strict
@@ -60,14 +60,12 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_any_object_that_python_writes_is_read_back(value):
     assert json_strict.loads(json.dumps(value), "x") == value
     assert json_strict.loads(json.dumps(value, ensure_ascii=False).encode(), "x") == value
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(text):
     with suppress(TpspecError):

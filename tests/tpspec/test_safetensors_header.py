@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -241,7 +241,6 @@ SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 
 @given(st.dictionaries(NAMES, SHAPES, max_size=6), st.dictionaries(NAMES, st.text(max_size=5), max_size=2))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_an_encoded_header_is_read_back_by_us_and_by_safetensors(tmp_path, shapes, metadata):
     assume("__metadata__" not in shapes)
     listed, stop = [], 0
@@ -282,7 +281,7 @@ SOUND = file_bytes(
     st.integers(0, len(SOUND)),
 )
 @example([(0, SOUND[0])], len(SOUND))
-@settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=1000)
 def test_a_damaged_file_is_refused_or_also_read_by_safetensors(tmp_path, changes, length):
     content = bytearray(SOUND)
     for position, value in changes:
@@ -313,7 +312,7 @@ def with_json_damage(table):
 
 
 @given(with_json_damage(entries(TWO)))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300)
 def test_a_header_with_a_wrong_value_is_refused_or_also_read_by_safetensors(tmp_path, damage):
     (name, key), value = damage
     table = entries(TWO)
