@@ -77,6 +77,14 @@ _MTP = {
     "model.layers.3.self_attn.o_proj.weight": (64, 160),
     "model.layers.3.mlp.experts.0.up_proj.weight": (24, 64),
 }
+FALCON_RW = {
+    "new_decoder_architecture": False,
+    "num_kv_heads": None,
+    "multi_query": False,
+    "parallel_attn": False,
+    "alibi": True,
+    "bias": True,
+}
 _SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
     "llama": {
         "tied": {"config": {"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}},
@@ -106,16 +114,7 @@ _SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
         "one-norm": {"config": {"num_ln_in_parallel_attn": 1, "bias": True}},
         "untied": {"config": {"tie_word_embeddings": False}},
         "multi-query": {"config": {"new_decoder_architecture": False, "num_kv_heads": None}},
-        "rw": {
-            "config": {
-                "new_decoder_architecture": False,
-                "num_kv_heads": None,
-                "multi_query": False,
-                "parallel_attn": False,
-                "alibi": True,
-                "bias": True,
-            }
-        },
+        "rw": {"config": FALCON_RW},
     },
     "mixtral": {"files": {"shard_size": "60KB"}},
     "deepseek_v3": {

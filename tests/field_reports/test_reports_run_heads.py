@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import FALCON_RW
 from tiny_ranks import IDS, seen, tiny
 from torch import Tensor, nn
 
@@ -15,17 +16,9 @@ from tpspec.runtime.loading import Loading
 from tpspec.runtime.model import load_model
 from tpspec.runtime.rank_model import RankModel
 
-RW = {
-    "new_decoder_architecture": False,
-    "num_kv_heads": None,
-    "multi_query": False,
-    "parallel_attn": False,
-    "alibi": True,
-    "bias": True,
-}
 ALIBI: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
     "bloom": ("transformer.h.0.self_attention", "alibi", "n_head", "hidden_size", {}),
-    "falcon": ("transformer.h.0.self_attention", "alibi", "num_attention_heads", "hidden_size", RW),
+    "falcon": ("transformer.h.0.self_attention", "alibi", "num_attention_heads", "hidden_size", FALCON_RW),
     "mpt": ("transformer.blocks.0.attn", "position_bias", "n_heads", "d_model", {}),
 }
 """Model → the attention that adds ALiBi, its argument, heads and width in the config, the rest of that."""
