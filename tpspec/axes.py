@@ -39,6 +39,9 @@ class Axis:
 
     def misfit(self, tp: int) -> str | None:
         """Why the axis cannot be shared among `tp` ranks, as the two numbers; None where it can."""
+        if self.pair and not self.pair.takes(1):
+            members, multiple = self.pair.members, self.pair.multiple
+            return f"{members} % {multiple} = {members % multiple}"
         if self.pad or self.units % tp == 0 or (self.replicate and tp % self.units == 0):
             return None
         if self.replicate and tp > self.units:

@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from tpspec import cuts
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import Expression, parse, shown
@@ -112,9 +111,7 @@ def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) ->
     """The first entry that a model may be written as. Raises TpspecError with every reason where none is."""
     kind, table, scope = str(config.get("model_type")), architectures(), resolution.scope(tp)
     findings = []
-    if config.get("quantization_config"):
-        findings = [Finding("config.json", "the weights are quantized")]
-    elif kind not in table.known:
+    if kind not in table.known:
         known = f"no architecture is known that could say how it was padded; known: {', '.join(table.known)}"
         findings = [Finding(f"model_type '{kind}'", known)]
     else:
@@ -127,7 +124,7 @@ def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) ->
             findings += [Finding(reason, _with_values(condition, scope)) for reason, condition in reasons]
     sizes = [size for size in range(2, SIZES) if _writable(kind, resolution, size)]
     instead = "tpspec convert --pad cuts it for tpspec run, whatever its architecture"
-    if sizes and not config.get("quantization_config"):
+    if sizes:
         instead = f"tp that work: {', '.join(map(str, sizes))}; {instead}"
     raise TpspecError(
         f"padded for tp={tp}, this model cannot be an ordinary checkpoint",
@@ -153,12 +150,7 @@ def _with_values(condition: Expression, scope: ConfigScope) -> str:
 def _tensor(item: Shared, tp: int) -> PaddedTensor:
     """A stored tensor with all ranks' units, zeros and copies of KV heads included, in their order."""
     assert item.tensor is not None
-    sharing = item.sharing
-    cut = whole(1)
-    if sharing.dim is not None and item.placed.rule.tag != "vocab":
-        cut = cuts.joined(
-            sharing.dim, sharing.parts, tp, interleaved=sharing.interleaved, blocks=sharing.blocks
-        )
+    cut = whole(1) if item.placed.rule.tag == "vocab" else item.sharing.joined(tp)
     return PaddedTensor(item.tensor.name, item.tensor, cut)
 
 

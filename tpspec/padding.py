@@ -31,7 +31,8 @@ class Pair:
     """Two axes that are padded together: `groups` units (KV heads), `members` units (query heads) of each.
 
     A group brings `group_rows` rows of weights, a member `member_rows`. Groups are copied where
-    `copied`; members come in multiples of `multiple`.
+    `copied`; members come in multiples of `multiple`. `full`: no slot holds some of a group's members and
+    zeros, for which there is nothing to store.
     """
 
     groups: int
@@ -41,6 +42,11 @@ class Pair:
     copied: bool = True
     multiple: int = 1
     order: Order = "kv"
+    full: bool = False
+
+    def takes(self, copies: int) -> bool:
+        """Whether a group's members may be shared among so many copies of it."""
+        return not self.full or self.members % (copies * self.multiple) == 0
 
 
 class Slots(NamedTuple):
@@ -58,7 +64,8 @@ class Slots(NamedTuple):
 def slots(pair: Pair, tp: int) -> Slots:
     """The cheapest slots: fewest per rank and then fewest weights, or the other way round.
 
-    Of equally cheap ones those with the fewest copies. `copies × groups <= tp × per_rank` always.
+    Of equally cheap ones those with the fewest copies. `copies × groups <= tp × per_rank` always. A `full`
+    pair that takes not even one copy is a misfit, see Axis.
     """
     most = min(pair.members, MAX_COPIES) if pair.copied else 1
 
@@ -67,7 +74,8 @@ def slots(pair: Pair, tp: int) -> Slots:
         first, second = (choice.per_rank, rows) if pair.order == "kv" else (rows, choice.per_rank)
         return first, second, choice.copies
 
-    return min((_slots(pair, copies, tp) for copies in range(1, most + 1)), key=cost)
+    taken = [copies for copies in range(1, most + 1) if pair.takes(copies)]
+    return min((_slots(pair, copies, tp) for copies in taken or [1]), key=cost)
 
 
 def _slots(pair: Pair, copies: int, tp: int) -> Slots:
@@ -81,13 +89,15 @@ class Pad:
     """How a model is padded at any tp: the order, and what the axes of its spec weigh and have to keep to.
 
     `rows` gives the rows (or columns) of weights that one unit of an axis brings, in all layers together;
-    `multiples` how many units at a time a rank may hold of it (a quantization group's). A single axis that
-    tp does not divide is padded to `align` units per rank.
+    `multiples` how many units at a time a rank may hold of it (a quantization group's). `full` are the axes
+    of which zero units, as stored, would not be zeros. A single axis that tp does not divide is padded to
+    `align` units per rank.
     """
 
     order: Order
     rows: Mapping[str, int]
     multiples: Mapping[str, int]
+    full: frozenset[str] = frozenset()
     align: int = 1
 
 
@@ -97,20 +107,23 @@ def decide(rules: Rules, order: Order, align: int = 1, seen: Collection[Sharing]
     `seen` are the sharings of a checkpoint's tensors, of which more may be quantized than the config says.
     """
     rows: Counter[str] = Counter()
-    multiples: dict[str, int] = {}
+    told: set[Sharing] = set()
     forms: dict[str, str] = {}
     for placed in rules.scope.spec.rules:
         other_form = placed.form and forms.setdefault(*placed.form) != placed.form[1]
         if other_form or placed.rule.norm:
             continue
         for sharing, times in _sharings(rules, placed):
-            for axis, part in ((part.axis.name, part) for part in sharing.parts if part.axis):
+            told.add(sharing)
+            for axis, part in sharing.named_parts:
                 rows[axis] += part.width * times * sharing.blocks
-                multiples[axis] = lcm(multiples.get(axis, 1), sharing.granule(part))
-    for sharing in seen:
-        for axis, part in ((part.axis.name, part) for part in sharing.parts if part.axis):
+    multiples: dict[str, int] = {}
+    full: set[str] = set()
+    for sharing in told.union(seen):
+        for axis, part in sharing.named_parts:
             multiples[axis] = lcm(multiples.get(axis, 1), sharing.granule(part))
-    return Pad(order, rows, multiples, align)
+            full |= {axis} if sharing.full else set()
+    return Pad(order, rows, multiples, frozenset(full), align)
 
 
 def _sharings(rules: Rules, placed: PlacedRule) -> Iterator[tuple[Sharing, int]]:

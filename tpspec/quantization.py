@@ -249,7 +249,8 @@ def _stored(layout: Storage, scope: _Scope) -> Stored:
         if entry:
             parameter = _parameter(name, entry, scope)
             parameters |= dict.fromkeys((name, *entry.also), parameter)
-    return Stored(layout.values or "", parameters, scope.numbers())
+    offset = bool(layout.offset and layout.offset.evaluate(scope))
+    return Stored(layout.values or "", parameters, scope.numbers(), offset)
 
 
 def _parameter(name: str, entry: StoredParameter, scope: _Scope) -> Parameter:

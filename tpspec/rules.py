@@ -155,7 +155,8 @@ class Rules:
                 matrix = self._dimensions(placed, PLAIN, "weight", (0,) * len(rule.dims or "ab"))
                 position = self._position(placed, "weight", matrix)
             divisor, label = stored.block(tag.dimension or "")
-            return Sharing(position, parts, interleaved, blocks, divisor, label=label or BLOCK)
+            full = self._full(stored, tag.dimension or "")
+            return Sharing(position, parts, interleaved, blocks, divisor, label=label or BLOCK, full=full)
         dimensions = self._dimensions(placed, stored, parameter, shape)
         position = self._position(placed, parameter, dimensions)
         if position is None:
@@ -163,7 +164,8 @@ class Rules:
             return Sharing()
         _, divisor, times, whole, label = dimensions[position]
         bits = across_bytes(dtype, shape, position)
-        sharing = Sharing(position, parts, interleaved, blocks, divisor, times, label or BLOCK, bits)
+        full = bool(known) and self._full(stored, tag.dimension or "")
+        sharing = Sharing(position, parts, interleaved, blocks, divisor, times, label or BLOCK, bits, full)
         if shape[position] != sharing.size:
             terms = " + ".join(f"{part.units} × {part.width}" for part in parts)
             repeated = f"{blocks} × ({terms})" if blocks > 1 else terms
@@ -175,6 +177,16 @@ class Rules:
             )
         self._check_sizes(placed, binding, shape, dimensions, position)
         return Sharing() if whole else sharing
+
+    def _full(self, stored: Stored, dimension: str) -> bool:
+        """See Sharing. Raises RuleError where padding needs zeros that cannot be stored."""
+        full = stored.lacks_zeros(dimension)
+        if full and dimension == "out" and self.scope.pad:
+            raise RuleError(
+                "one scale is for all rows, and zeros stored here are other values: nothing can fill it up",
+                "pad the checkpoint that it was quantized from",
+            )
+        return full
 
     def _extents(self, placed: PlacedRule, binding: Mapping[str, int]) -> tuple[Extent, ...]:
         rule = placed.rule

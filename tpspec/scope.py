@@ -146,6 +146,7 @@ class ConfigScope:
             self.spec.axes[leader].replicate,
             pad.multiples.get(member, 1),
             pad.order,
+            member in pad.full,
         )
         return replace(axis, pad=True, pair=pair, leads=leads)
 

@@ -20,8 +20,9 @@ class Sharing:
 
     `divisor`: `times` stored indices stand for that many rows or columns (scales of a quantized
     weight), `size` of them in all; `label` is what reports call it. With `bits`, elements of so many
-    lie across what would be cut. `once`: rank 0 alone holds it. `select`: it belongs to one unit of an
-    axis. Where `apart` is set, no rank reads it.
+    lie across what would be cut. `full`: zeros stored in it are other values, so that no zero unit may take
+    in what is no zero. `once`: rank 0 alone holds it. `select`: it belongs to one unit of an axis. Where
+    `apart` is set, no rank reads it.
     """
 
     dim: int | None = None
@@ -32,6 +33,7 @@ class Sharing:
     times: int = 1
     label: str = BLOCK
     bits: int | None = None
+    full: bool = False
     once: bool = False
     select: tuple[Axis, int] | None = None
     apart: bool = False
@@ -55,6 +57,11 @@ class Sharing:
         if self.select:
             axes[self.select[0]] = None
         return tuple(axes)
+
+    @property
+    def named_parts(self) -> tuple[tuple[str, Extent], ...]:
+        """The parts that are cut, each with the name of its axis."""
+        return tuple((part.axis.name, part) for part in self.parts if part.axis)
 
     def misfit(self, tp: int) -> tuple[Axis, str] | None:
         """The axis that tp does not divide, with the numbers; None where the tensor can be cut."""
@@ -88,17 +95,24 @@ class Sharing:
             return Cut(None, 1, tuple((Segment(0, 1),) if here else None for here in held))
         if self.once:
             return once(tp)
+        return whole(tp) if self.dim is None else self._whole_blocks(self._scaled(tp))
+
+    def joined(self, tp: int) -> Cut:
+        """What one rank holds of the model that a tp, which fits, divides: see `cuts.joined`."""
         if self.dim is None:
-            return whole(tp)
-        scaled = self._scaled(tp)
-        if isinstance(scaled, int):
-            raise ValueError(f"tp={tp} cuts inside a block of {self.divisor}, at {scaled}")  # noqa: TRY004
-        return scaled
+            return whole(1)
+        units = cuts.joined(self.dim, self.parts, tp, interleaved=self.interleaved, blocks=self.blocks)
+        return self._whole_blocks(cuts.scale(units, self.divisor, self.size, self.times))
 
     def _scaled(self, tp: int) -> Cut | int:
         assert self.dim is not None
-        whole_units = cuts.cut(self.dim, self.parts, tp, interleaved=self.interleaved, blocks=self.blocks)
-        return cuts.scale(whole_units, self.divisor, self.size, self.times)
+        units = cuts.cut(self.dim, self.parts, tp, interleaved=self.interleaved, blocks=self.blocks)
+        return cuts.scale(units, self.divisor, self.size, self.times)
+
+    def _whole_blocks(self, scaled: Cut | int) -> Cut:
+        if isinstance(scaled, int):
+            raise ValueError(f"a cut at {scaled}, inside a block of {self.divisor}")  # noqa: TRY004
+        return scaled
 
 
 def _real(segments: tuple[Segment, ...]) -> list[tuple[int, int]]:

@@ -66,12 +66,13 @@ class Stored:
     """The tensors of a module by their names, other spellings included.
 
     `values` says how they make the weight, as specs/quant has it, and `numbers` what its `let` comes to
-    there; a plain module has neither.
+    there; a plain module has neither. With an `offset`, stored zeros are zeros only where their scale is.
     """
 
     values: str
     parameters: Mapping[str, Parameter]
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    offset: bool = False
 
     @property
     def quantized(self) -> bool:
@@ -82,6 +83,12 @@ class Stored:
     def needed(self) -> tuple[str, ...]:
         """The tensors that a module cannot do without."""
         return tuple(name for name, p in self.parameters.items() if p.name == name and not p.optional)
+
+    def lacks_zeros(self, name: str) -> bool:
+        """Whether zeros stored along `in` or `out` are other values: no scale of theirs makes them zeros."""
+        scales = (p for p in self.parameters.values() if p.name != "bias" and not p.dtypes)
+        along = any(d.name == name and not d.whole for scale in scales for d in scale.dimensions)
+        return self.offset and not along
 
     def block(self, name: str) -> tuple[int, str]:
         """Rows or columns of `in` or `out` that no cut may part, and what they are called."""

@@ -15,9 +15,12 @@ from quantizers import Quantizer
 from safetensors.torch import load_file, save_file
 
 from tpspec.checkpoint import open_checkpoint
+from tpspec.converters.pad import pad
+from tpspec.converters.sources import open_source
 from tpspec.language.registry import spec_named
+from tpspec.padded_model import ALIGN, padded_model
 from tpspec.padding import Order
-from tpspec.resolve import resolve
+from tpspec.resolve import choose_spec, resolve, resolve_checked
 from tpspec.runtime.prove import checkpoint_subject, prove
 from tpspec.runtime.tiny import tiny_model
 
@@ -120,6 +123,22 @@ def test_padded_ranks_of_a_quantized_model_give_its_logits_too(tmp_path: Path) -
     assert failure(tmp_path, "llama", PADDED, quantizers.gptq(4), 4, "kv") == ""
 
 
+@pytest.mark.parametrize("name", ["one group", "activation order", "packed channels", "packed order"])
+def test_no_zero_head_stands_beside_real_ones_where_stored_zeros_are_other_values(
+    name: str, tmp_path: Path
+) -> None:
+    """Scales that the inputs share: three heads to a KV head become three copies, not two times two."""
+    if name.startswith("packed"):
+        pytest.importorskip("compressed_tensors")
+    quantizer: Mapping[str, Callable[[], Quantizer]] = {
+        "one group": lambda: quantizers.gptq(4, group=-1),
+        "activation order": lambda: quantizers.gptq(4, ordered=True),
+        "packed channels": lambda: quantizers.compressed("pack-quantized", num_bits=4, strategy="channel"),
+        "packed order": lambda: quantizers.reordered(4),
+    }
+    assert failure(tmp_path, "llama", PADDED, quantizer[name](), 4, "kv") == ""
+
+
 def test_a_last_group_that_is_not_full_is_padded(tmp_path: Path) -> None:
     """200 columns are six groups of 32 and one of 8, whose other 24 inputs are zeros, and their g_idx too."""
     assert failure(tmp_path, "llama", {**PADDED, "intermediate_size": 200}, quantizers.gptq(4), 4, "kv") == ""
@@ -172,3 +191,33 @@ def test_a_head_that_only_its_tensors_show_to_be_quantized_is_padded_in_whole_pa
     assert resolution.layout(3).tensors["lm_head.qweight"].local_shape(2)[1] == 5
     subject = replace(checkpoint_subject(plain, spec), checkpoint=quantized, resolution=resolution)
     assert prove(subject, 3).failure == ""
+
+
+@pytest.mark.parametrize(
+    ("spec_name", "by", "order", "tp"),
+    [
+        ("llama", quantizers.gptq(4), "kv", 4),
+        ("llama", quantizers.gptq(8, group=-1), "weights", 4),
+        ("llama", quantizers.awq(), "kv", 5),
+        ("llama", quantizers.fp8("block"), "kv", 4),
+        ("llama", quantizers.fp8("channel", name="weight_scale"), "weights", 5),
+        ("qwen2", quantizers.awq(), "kv", 4),
+        ("mixtral", quantizers.gptq(4), "kv", 4),
+    ],
+    ids=lambda value: value.name if isinstance(value, Quantizer) else str(value),
+)
+def test_a_padded_quantized_checkpoint_is_one_that_the_tp_divides(
+    spec_name: str, by: Quantizer, order: Order, tp: int, tmp_path: Path
+) -> None:
+    """Its ranks give the logits of the model that it was made from, dequantized."""
+    spec = spec_named(spec_name)
+    unsaid = {"qwen2": {"use_sliding_window": False, "layer_types": None}}
+    tiny_model(spec, {**PADDED, **unsaid.get(spec_name, {})}).save_pretrained(tmp_path / "model")
+    quantized, plain = stored(tmp_path / "model", by, spec_name)
+    reader = open_source(str(quantized))
+    resolution = resolve_checked(reader.checkpoint, tp, None, order, ALIGN)
+    pad(reader, tmp_path / "out", padded_model(reader.checkpoint, resolution, tp), {})
+    written = open_checkpoint(tmp_path / "out")
+    unpadded = resolve(choose_spec(written.config), written.config, written.tensors)
+    subject = replace(checkpoint_subject(plain, spec), checkpoint=written.directory, resolution=unpadded)
+    assert prove(subject, tp).failure == ""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tpspec.axes import Axis, held_units, shares
@@ -33,8 +33,9 @@ def heads(draw: st.DrawFn) -> tuple[Pair, int]:
     groups = draw(st.sampled_from([n for n in range(1, queries + 1) if queries % n == 0]))
     rows = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     order: Order = draw(st.sampled_from(["kv", "weights"]))
-    copied, multiple = draw(st.booleans()), draw(st.sampled_from([1, 1, 1, 2]))
-    pair = Pair(groups, queries // groups, *rows, copied=copied, multiple=multiple, order=order)
+    copied, multiple, full = draw(st.booleans()), draw(st.sampled_from([1, 1, 1, 2])), draw(st.booleans())
+    pair = Pair(groups, queries // groups, *rows, copied=copied, multiple=multiple, order=order, full=full)
+    assume(pair.takes(1))
     return pair, draw(st.integers(1, 16))
 
 
@@ -52,6 +53,8 @@ def test_the_choice_is_the_cheapest_of_all(case: tuple[Pair, int]) -> None:
     ):
         if copies * pair.groups <= tp * per_rank and (pair.copied or copies == 1):
             members = math.ceil(math.ceil(pair.members / copies) / pair.multiple) * pair.multiple
+            if pair.full and members * copies != pair.members:
+                continue
             rows = per_rank * (pair.group_rows + members * pair.member_rows)
             cost = (per_rank, rows) if pair.order == "kv" else (rows, per_rank)
             costs[Slots(per_rank, copies, members)] = (*cost, copies)
@@ -85,6 +88,25 @@ def test_every_head_is_held_by_the_slot_of_its_group(case: tuple[Pair, int]) -> 
         **{("q", head): 1 for head in range(q.units)},
         **{("kv", head): copies for head in range(kv.units)},
     }
+
+
+@given(heads())
+def test_no_slot_of_a_full_pair_holds_zeros_beside_a_head(case: tuple[Pair, int]) -> None:
+    """Attention over real values is no zero, so that zeros would have to be what it is multiplied with."""
+    pair, tp = replace(case[0], full=True), case[1]
+    assume(pair.takes(1))
+    q, kv = axes(pair)
+    members = slots(pair, tp).members
+    for rank in range(tp):
+        queries = held_units(q, tp, rank)
+        for number, group in enumerate(held_units(kv, tp, rank)):
+            in_slot = queries[number * members : (number + 1) * members]
+            assert all((query is None) == (group is None) for query in in_slot)
+
+
+def test_a_full_pair_whose_heads_make_no_whole_packs_does_not_fit() -> None:
+    q, _ = axes(Pair(4, 3, multiple=2, full=True))
+    assert q.misfit(3) == "3 % 2 = 1"
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.sampled_from([1, 8, 32]))

@@ -80,6 +80,8 @@ class Storage(Strict):
     """The condition over the module's settings under which it is stored so."""
     values: Literal["scaled", "packed", "gptq", "awq", "fp4"] | None = None
     """How the weight's values come out of them; the module is stored plainly, if unsaid."""
+    offset: Expr | None = None
+    """Whether stored zeros are other values than zero, unless their scale is zero; not, if unsaid."""
     parameters: dict[
         Name,
         Annotated[
