@@ -13,10 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from tpspec import __version__
-from tpspec.checkpoint import Checkpoint
+from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.config import CONFIG
 from tpspec.converters.complete import check_agreement, check_content
 from tpspec.converters.copy_files import copy_files
@@ -26,7 +27,8 @@ from tpspec.converters.feed import STRIP_BYTES, Progress
 from tpspec.converters.journal import clear_state, is_complete, locked, read_record
 from tpspec.converters.originals import without
 from tpspec.converters.plan import layout_hash
-from tpspec.converters.readers import Reader
+from tpspec.converters.readers import PreshardedReader, Reader, ReaderOver
+from tpspec.converters.sinks import Bytes
 from tpspec.converters.targets import Target, Visit, named_targets
 from tpspec.converters.write_files import SYNC_BYTES, begun, missing_bytes, write_files
 from tpspec.layout import Cut, TensorLayout
@@ -36,22 +38,27 @@ from tpspec.weight_files import SINGLE
 RECORD = "tpspec_padding.json"
 """Says what was padded; written last."""
 INDEX = f"{SINGLE['safetensors']}.index.json"
+INTEGERS = {"I32": "<i4", "I64": "<i8"}
 
 
 @dataclass(frozen=True)
 class PaddedWork:
     """A padded checkpoint to be written: the files of the source, each with its padded tensors."""
 
-    reader: Reader
+    source: Reader
     out: Path
     model: PaddedModel
     padding: Mapping[str, Any]
     manifest: str = RECORD
 
     @cached_property
+    def reader(self) -> NumbersReader:
+        return NumbersReader(self.source, self.model)
+
+    @cached_property
     def original(self) -> Checkpoint:
-        """The source without what the padded model has no use for."""
-        return without(self.reader.checkpoint, self.model.left_out)
+        """The source without what is not read of it."""
+        return without(self.reader.checkpoint, (*self.model.left_out, *self.reader.numbers))
 
     @cached_property
     def visits(self) -> Sequence[Visit]:
@@ -84,6 +91,22 @@ class PaddedWork:
         }
 
 
+class NumbersReader(ReaderOver):
+    """Reads a source's tensors, and the numbers that a padded model has in their place."""
+
+    def __init__(self, reader: Reader, model: PaddedModel) -> None:
+        super().__init__(reader)
+        self.numbers = {tensor.name: tensor.numbers for tensor in model.tensors if tensor.numbers}
+
+    def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
+        if tensor.name not in self.numbers:
+            super().read(tensor, start, out)
+            return
+        made = self.numbers[tensor.name]
+        numbers = np.repeat(np.asarray(made.values), made.times)[: made.length]
+        out[:] = numbers.astype(INTEGERS[tensor.dtype]).view(np.uint8)[start : start + out.size]
+
+
 @dataclass(frozen=True, slots=True)
 class Padded:
     """The weight files of a padded checkpoint, and their bytes."""
@@ -109,6 +132,9 @@ def pad(
     work = PaddedWork(reader, out, model, padding)
     check_destination(out, reader.checkpoint.directory, RECORD)
     check_room(out, missing_bytes(out, work.targets))
+    if work.reader.numbers and isinstance(reader, PreshardedReader):
+        for rank in range(reader.presharded.tp):  # what is not read makes no digest
+            reader.presharded.check_rank(rank, reader.presharded.tp)
     with begun(work, work.targets) as journals:
         todo = [journal for journal in journals if not journal.complete]
         if todo:

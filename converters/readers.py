@@ -43,6 +43,36 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
+class ReaderOver:
+    """Reads as another reader does, but for what a class that is made of it does otherwise."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self._reader.checkpoint
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        return self._reader.losses
+
+    def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
+        self._reader.read(tensor, start, out)
+
+    def copied(self) -> Sequence[str]:
+        return self._reader.copied()
+
+    def stamps(self) -> dict[str, list[int]]:
+        return self._reader.stamps()
+
+    def digests(self) -> dict[str, str]:
+        return self._reader.digests()
+
+    def close(self) -> None:
+        self._reader.close()
+
+
 class CheckpointReader:
     """Reads a checkpoint's safetensors files."""
 

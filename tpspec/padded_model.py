@@ -14,14 +14,17 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from tpspec.checkpoint import Checkpoint, StoredTensor
+from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import Expression, parse, shown
 from tpspec.language.patterns import compile_pattern
-from tpspec.language.registry import BUILT_IN
+from tpspec.language.registry import BUILT_IN, spec_for
 from tpspec.language.schema import Expr, Name, Names, Strict
 from tpspec.language.yaml_source import read_document
-from tpspec.layout import Cut, Segment, whole
+from tpspec.layout import Cut, Segment, TensorLayout, whole
+from tpspec.padded_numbers import Numbers, padded_numbers
 from tpspec.resolution import Resolution, Shared
+from tpspec.resolve import resolve
 from tpspec.scope import ConfigScope
 
 TABLE = "padded/architectures.yaml"
@@ -29,6 +32,8 @@ SIZES = 65
 """Sizes below this are tried for those that a refusal offers instead."""
 ALIGN = 16
 """An MLP that is padded has a multiple of this many columns per rank: engines' kernels want whole vectors."""
+
+INSTEAD = "tpspec convert --pad cuts it for tpspec run, whatever its architecture"
 
 
 class Architecture(Strict):
@@ -57,11 +62,21 @@ class Table(Strict):
 
 @dataclass(frozen=True, slots=True)
 class PaddedTensor:
-    """A tensor of the padded model, made of a stored one: the share of the one rank of `cut`."""
+    """A tensor of the padded model, made of a stored one: the share of the one rank of `cut`.
+
+    With `numbers`, those are in it, and `stored` gives only its place and type.
+    """
 
     name: str
     stored: StoredTensor
     cut: Cut
+    numbers: Numbers | None = None
+
+    @property
+    def written(self) -> StoredTensor:
+        """The tensor as the padded model has it."""
+        layout = TensorLayout(self.name, self.stored.dtype, self.stored.shape, self.cut)
+        return replace(self.stored, name=self.name, shape=layout.local_shape(0))
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,8 @@ def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> Pad
     entry = _architecture(config, resolution, tp)
     scope = resolution.scope(tp)
     kept = [item for item in resolution.shared if not item.sharing.apart]
-    tensors = {tensor.name: tensor for tensor in (_tensor(item, tp) for item in kept)}
+    numbers = padded_numbers(resolution, tp)
+    tensors = {tensor.name: tensor for tensor in (_tensor(item, tp, numbers) for item in kept)}
     for zeros in _zeros(entry, scope, tensors):
         tensors[zeros.name] = zeros
     written = entry.defaults | {key: value for key, value in config.items() if key not in entry.leave_out}
@@ -104,7 +120,17 @@ def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> Pad
     apart = [item.tensor.name for item in resolution.shared if item.tensor and item.sharing.apart]
     text = json.dumps(written, indent=2, ensure_ascii=False).encode() + b"\n"
     kind = str(written["model_type"])
+    spec = resolution.spec if kind == config.get("model_type") else spec_for([kind])
+    _check(resolve(spec, written, {name: tensor.written for name, tensor in tensors.items()}), tp)
     return PaddedModel(tp, kind, text, tuple(tensors.values()), (*apart, *resolution.ignored))
+
+
+def _check(written: Resolution, tp: int) -> None:
+    """Raises TpspecError where a padded model is not one that its own spec takes at a tp."""
+    findings = written.findings or [misfit.finding() for misfit in written.misfits(tp)]
+    if findings:
+        message = f"padded for tp={tp}, this model would not match {written.spec.where}"
+        raise TpspecError(message, findings, INSTEAD)
 
 
 def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) -> Architecture:
@@ -123,9 +149,7 @@ def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) ->
                 return entry
             findings += [Finding(reason, _with_values(condition, scope)) for reason, condition in reasons]
     sizes = [size for size in range(2, SIZES) if _writable(kind, resolution, size)]
-    instead = "tpspec convert --pad cuts it for tpspec run, whatever its architecture"
-    if sizes:
-        instead = f"tp that work: {', '.join(map(str, sizes))}; {instead}"
+    instead = f"tp that work: {', '.join(map(str, sizes))}; {INSTEAD}" if sizes else INSTEAD
     raise TpspecError(
         f"padded for tp={tp}, this model cannot be an ordinary checkpoint",
         [replace(finding, place=f"specs/{TABLE}") for finding in findings],
@@ -147,9 +171,14 @@ def _with_values(condition: Expression, scope: ConfigScope) -> str:
     return f"{condition}, where {values}"
 
 
-def _tensor(item: Shared, tp: int) -> PaddedTensor:
+def _tensor(item: Shared, tp: int, numbers: Mapping[str, Numbers]) -> PaddedTensor:
     """A stored tensor with all ranks' units, zeros and copies of KV heads included, in their order."""
     assert item.tensor is not None
+    told = numbers.get(item.tensor.name)
+    if told:
+        stop = item.tensor.start + nbytes(item.tensor.dtype, (told.length,))
+        stored = replace(item.tensor, shape=(told.length,), stop=stop)
+        return PaddedTensor(item.tensor.name, stored, whole(1), told)
     cut = whole(1) if item.placed.rule.tag == "vocab" else item.sharing.joined(tp)
     return PaddedTensor(item.tensor.name, item.tensor, cut)
 

@@ -268,7 +268,7 @@ def _parameter(name: str, entry: StoredParameter, scope: _Scope) -> Parameter:
 
     optional = bool(entry.optional and entry.optional.evaluate(scope))
     others = tuple(map(evaluated, entry.alternatives))
-    return Parameter(name, evaluated(entry.dims), others, entry.dtype, optional)
+    return Parameter(name, evaluated(entry.dims), others, entry.dtype, optional, entry.holds or "")
 
 
 def _label(divisor: Expression) -> str:

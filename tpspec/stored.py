@@ -38,7 +38,8 @@ class Dimension(NamedTuple):
 class Parameter:
     """One tensor of a module. `dtypes` are safetensors' names, the usual one first; none: any float.
 
-    Some checkpoints have `others` for its dimensions. Scalars have none.
+    Some checkpoints have `others` for its dimensions. Scalars have none. `holds` says what its numbers are
+    (`groups`, `shape`) where they are not of the weight.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Parameter:
     others: tuple[tuple[Dimension, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     optional: bool = False
+    holds: str = ""
 
     def accepts(self, dtype: str) -> bool:
         """Whether a stored tensor of this element type can be it."""

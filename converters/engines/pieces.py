@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from tpspec.checkpoint import Checkpoint, StoredTensor
-from tpspec.converters.readers import Reader
+from tpspec.converters.readers import Reader, ReaderOver
 from tpspec.converters.sinks import Bytes
 from tpspec.dtypes import nbytes
 from tpspec.engines.layout import EngineLayout, Piece
@@ -35,15 +35,11 @@ def _filled(piece: Piece) -> Bytes:
     return np.full(shape, piece.number, {"F32": "<f4", "F16": "<f2"}[dtype]).reshape(-1).view(np.uint8)
 
 
-class PieceReader:
-    """Reads what pieces are cut from. Its checkpoint has no files: nothing rebuilds them from an export."""
-
-    losses = ()
+class PieceReader(ReaderOver):
+    """Reads what pieces are cut from."""
 
     def __init__(self, reader: Reader, layout: EngineLayout) -> None:
-        source = reader.checkpoint
-        self.checkpoint = Checkpoint(source.directory, source.config, ())
-        self._reader = reader
+        super().__init__(reader)
         self._transposed: Mapping[str, StoredTensor] = {
             piece.stored.name + TRANSPOSED: piece.stored
             for tensor in layout.tensors
@@ -58,6 +54,12 @@ class PieceReader:
             if piece.stored is None
         }
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The source without files: nothing rebuilds them from an export."""
+        source = self._reader.checkpoint
+        return Checkpoint(source.directory, source.config, ())
+
     def read(self, tensor: StoredTensor, start: int, out: Bytes) -> None:
         """Fills `out` with the bytes from `start` on of what `read_as` gave for a piece."""
         if tensor.name in self._numbers:
@@ -65,7 +67,7 @@ class PieceReader:
         elif tensor.name in self._transposed:
             self._read_transposed(self._transposed[tensor.name], start, out)
         else:
-            self._reader.read(tensor, start, out)
+            super().read(tensor, start, out)
 
     def _read_transposed(self, stored: StoredTensor, start: int, out: Bytes) -> None:
         """Reads a run of a transposed tensor: a few columns of what is stored at a time."""
@@ -97,14 +99,5 @@ class PieceReader:
             self._reader.read(stored, base + row * row_bytes + column * width, held[row])
         return held
 
-    def copied(self) -> Sequence[str]:
-        return self._reader.copied()
-
-    def stamps(self) -> dict[str, list[int]]:
-        return self._reader.stamps()
-
     def digests(self) -> dict[str, str]:
         return {}
-
-    def close(self) -> None:
-        self._reader.close()

@@ -15,8 +15,10 @@ from quantizers import Quantizer
 from safetensors.torch import load_file, save_file
 
 from tpspec.checkpoint import open_checkpoint
+from tpspec.converters.convert import convert
 from tpspec.converters.pad import pad
 from tpspec.converters.sources import open_source
+from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_named
 from tpspec.padded_model import ALIGN, padded_model
 from tpspec.padding import Order
@@ -193,31 +195,84 @@ def test_a_head_that_only_its_tensors_show_to_be_quantized_is_padded_in_whole_pa
     assert prove(subject, 3).failure == ""
 
 
+def pad_for(source: Path, out: Path, tp: int, order: Order) -> Path:
+    """A checkpoint, written as one that a tp divides."""
+    reader = open_source(str(source))
+    resolution = resolve_checked(reader.checkpoint, tp, None, order, ALIGN)
+    pad(reader, out, padded_model(reader.checkpoint, resolution, tp), {})
+    return out
+
+
 @pytest.mark.parametrize(
-    ("spec_name", "by", "order", "tp"),
+    ("spec_name", "name", "order", "tp"),
     [
-        ("llama", quantizers.gptq(4), "kv", 4),
-        ("llama", quantizers.gptq(8, group=-1), "weights", 4),
-        ("llama", quantizers.awq(), "kv", 5),
-        ("llama", quantizers.fp8("block"), "kv", 4),
-        ("llama", quantizers.fp8("channel", name="weight_scale"), "weights", 5),
-        ("qwen2", quantizers.awq(), "kv", 4),
-        ("mixtral", quantizers.gptq(4), "kv", 4),
+        ("llama", "gptq", "kv", 4),
+        ("llama", "one group", "weights", 4),
+        ("llama", "awq", "kv", 5),
+        ("llama", "int4", "kv", 5),
+        ("llama", "fp8 blocks", "kv", 4),
+        ("llama", "fp8 rows", "weights", 5),
+        ("qwen2", "awq", "kv", 4),
+        ("mixtral", "gptq", "kv", 4),
     ],
-    ids=lambda value: value.name if isinstance(value, Quantizer) else str(value),
 )
 def test_a_padded_quantized_checkpoint_is_one_that_the_tp_divides(
-    spec_name: str, by: Quantizer, order: Order, tp: int, tmp_path: Path
+    spec_name: str, name: str, order: Order, tp: int, tmp_path: Path
 ) -> None:
     """Its ranks give the logits of the model that it was made from, dequantized."""
-    spec = spec_named(spec_name)
-    unsaid = {"qwen2": {"use_sliding_window": False, "layer_types": None}}
-    tiny_model(spec, {**PADDED, **unsaid.get(spec_name, {})}).save_pretrained(tmp_path / "model")
-    quantized, plain = stored(tmp_path / "model", by, spec_name)
-    reader = open_source(str(quantized))
-    resolution = resolve_checked(reader.checkpoint, tp, None, order, ALIGN)
-    pad(reader, tmp_path / "out", padded_model(reader.checkpoint, resolution, tp), {})
-    written = open_checkpoint(tmp_path / "out")
+    if name == "int4":
+        pytest.importorskip("compressed_tensors")
+    quantizer: Mapping[str, Callable[[], Quantizer]] = {
+        "gptq": lambda: quantizers.gptq(4),
+        "one group": lambda: quantizers.gptq(8, group=-1),
+        "awq": quantizers.awq,
+        "int4": lambda: quantizers.compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
+        "fp8 blocks": lambda: quantizers.fp8("block"),
+        "fp8 rows": lambda: quantizers.fp8("channel", name="weight_scale"),
+    }
+    spec, plain_attention = spec_named(spec_name), {"use_sliding_window": False, "layer_types": None}
+    changes = {**PADDED, **(plain_attention if spec_name == "qwen2" else {})}
+    tiny_model(spec, changes).save_pretrained(tmp_path / "model")
+    quantized, plain = stored(tmp_path / "model", quantizer[name](), spec_name)
+    written = open_checkpoint(pad_for(quantized, tmp_path / "out", tp, order))
     unpadded = resolve(choose_spec(written.config), written.config, written.tensors)
     subject = replace(checkpoint_subject(plain, spec), checkpoint=written.directory, resolution=unpadded)
     assert prove(subject, tp).failure == ""
+
+
+def test_a_padded_checkpoint_counts_its_groups_and_its_shapes_anew(tmp_path: Path) -> None:
+    """GPTQ's g_idx, by which some readers go, and the shape that packed integers are unpacked to."""
+    pytest.importorskip("compressed_tensors")
+    spec = spec_named("llama")
+    tiny_model(spec, PADDED).save_pretrained(tmp_path / "model")
+    quantized, _ = stored(tmp_path / "model", quantizers.gptq(4), "llama")
+    convert(
+        open_source(str(quantized)),
+        tmp_path / "cut",
+        resolve_checked(open_checkpoint(quantized), 2).layout(2),
+    )
+    for source in (quantized, tmp_path / "cut"):
+        tensors = load_file(pad_for(source, tmp_path / f"from-{source.name}", 4, "kv") / "model.safetensors")
+        for module, inputs in (("self_attn.o_proj", 256), ("self_attn.q_proj", 96), ("mlp.down_proj", 256)):
+            groups = tensors[f"model.layers.1.{module}.g_idx"]
+            assert torch.equal(groups, torch.arange(inputs, dtype=torch.int32) // quantizers.GROUP)
+    (tmp_path / "packed").mkdir()
+    by = quantizers.compressed("pack-quantized", num_bits=4, strategy="group", group_size=32)
+    tiny_model(spec, PADDED).save_pretrained(tmp_path / "packed" / "model")
+    packed, _ = stored(tmp_path / "packed" / "model", by, "llama")
+    tensors = load_file(pad_for(packed, tmp_path / "packed" / "out", 4, "kv") / "model.safetensors")
+    for module, shape in (("self_attn.o_proj", [96, 256]), ("self_attn.k_proj", [128, 96])):
+        assert tensors[f"model.layers.1.{module}.weight_shape"].tolist() == shape
+
+
+def test_inputs_in_activation_order_are_padded_by_convert_alone(tmp_path: Path) -> None:
+    spec = spec_named("llama")
+    tiny_model(spec, PADDED).save_pretrained(tmp_path / "model")
+    quantized, _ = stored(tmp_path / "model", quantizers.gptq(4, ordered=True), "llama")
+    with pytest.raises(TpspecError) as refused:
+        pad_for(quantized, tmp_path / "out", 4, "kv")
+    assert "down_proj.g_idx: its inputs are in activation order, in which zeros have no group" in str(
+        refused.value
+    )
+    assert "tpspec convert --pad" in refused.value.remedy
+    assert not (tmp_path / "out").exists()

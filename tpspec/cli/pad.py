@@ -50,6 +50,7 @@ def command(
     """
     from tpspec.cli.padding import print_padding
     from tpspec.cli.progress import resumable
+    from tpspec.converters.group_indexes import check_groups
     from tpspec.converters.pad import pad
     from tpspec.converters.sources import open_source
     from tpspec.engines.engine import read_engine
@@ -66,6 +67,7 @@ def command(
     resolution = resolved(reader.checkpoint)
     padding = padding_of(resolution, tp)
     model = padded_model(reader.checkpoint, resolution, tp)
+    check_groups(reader, resolution)
     with resumable(quiet=quiet or as_json) as advance:
         padded = pad(reader, out, model, padding.as_json(), progress=advance)
     engines = [read_engine(name) for name in ENGINES]

@@ -73,7 +73,7 @@ def check_fit(
 def _padding_helps(resolution: Resolution, tp: int) -> bool:
     """Whether `tpspec pad` writes a model that the tp divides."""
     config = resolution.config
-    known = config.get("model_type") in architectures().known and not config.get("quantization_config")
+    known = config.get("model_type") in architectures().known
     return known and resolve(resolution.spec, config, pad="kv", align=ALIGN).fits(tp)
 
 

@@ -65,6 +65,8 @@ class StoredParameter(Strict):
     """The dimension whose cut leaves this tensor whole (scales under GPTQ's activation order)."""
     also: Names = ()
     """Other names for it."""
+    holds: Literal["groups", "shape"] | None = None
+    """What its numbers are, where not the weight's: the group of each input, or the matrix's shape."""
 
 
 def _as_parameters(value: Any) -> Any:

@@ -102,24 +102,22 @@ def test_architectures_that_are_no_list_of_names_are_refused(tmp_path: Path, sai
     assert f"`architectures` is {said!r}, not a list" in finding.problem
 
 
-def test_a_tp_that_does_not_divide_the_heads_says_that_padding_helps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [{}, {"quantization_config": {"quant_method": "fp8"}}])
+def test_a_tp_that_does_not_divide_the_heads_says_that_padding_helps(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
     with pytest.raises(TpspecError) as refused:
-        made(tmp_path, "llama", 16)
+        made(tmp_path, "llama", 16, **config)
     assert "num_attention_heads = 8: 8 % 16 = 8" in str(refused.value)
     padding = "pad it first: tpspec pad SRC PADDED --tp 16, then export PADDED"
     assert refused.value.remedy == f"valid tp: 1, 2, 4, 8   or {padding}"
 
 
-@pytest.mark.parametrize("method", ["fp8", None])
-def test_padding_is_no_remedy_where_the_vocabulary_stays_undivided_or_weights_are_quantized(
-    tmp_path: Path, method: str | None
-) -> None:
-    quantized = {"quantization_config": {"quant_method": method}} if method else {}
+def test_padding_is_no_remedy_where_the_vocabulary_stays_undivided(tmp_path: Path) -> None:
     with pytest.raises(TpspecError) as refused:
-        made(tmp_path, "llama", 16 if method else 3, **quantized)
-    untouched = "" if method else "   (tpspec pad leaves a vocabulary as it is)"
-    assert refused.value.remedy == f"valid tp: 1, 2, 4, 8{untouched}"
-    assert ("1000 rows are filled up to 1024" in str(refused.value)) is not bool(method)
+        made(tmp_path, "llama", 3)
+    assert refused.value.remedy == "valid tp: 1, 2, 4, 8   (tpspec pad leaves a vocabulary as it is)"
+    assert "1000 rows are filled up to 1024" in str(refused.value)
 
 
 def test_a_vocabulary_that_does_not_divide_once_it_is_filled_up_is_refused(tmp_path: Path) -> None:
