@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,12 @@ tensor is missing, too many, of another shape or of other values, and writes thi
 """
 NOTES = {
     "vllm": """\
-Compared with the CPU build of release {version}. `--engine-version` writes the names of earlier releases,
-from {since} on, and the export remembers which. The files hold the layout before vLLM's own
-post-processing, which its loader wants. FP8 weights go along as `quant_method` fp8 stores them (a scale per
-block or per matrix, activations scaled as they come), and as compressed-tensors does (a scale per channel or
-per matrix): marked FP8 below where it was compared. What else is quantized is refused.
+Compared with the CPU build of release {version}. `--engine-version` writes the tensors of earlier releases,
+from {since} on, and the export remembers which: the last table says what was compared with those. The files
+hold the layout before vLLM's own post-processing, which its loader wants. FP8 weights go along as
+`quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as they come), and as
+compressed-tensors does (a scale per channel or per matrix): marked FP8 below where it was compared. What else
+is quantized is refused.
 
 No export has run on a GPU yet. There vLLM may choose a backend that rounds the rows of experts up before
 they are loaded (FlashInfer's TRT-LLM to 128 on a rank, AITER): where they are no such multiple, choose
@@ -57,6 +59,12 @@ no token was generated. Its loader reads after its post-processing, which on GPU
 some of its `--moe-runner-backend`s; the exports are for the default one. Quantized weights are refused.""",
 }
 
+EARLIER = """\
+Earlier releases, compared by `make test-earlier` beside the torch and transformers of the latest one: of a
+release that wants another torch the loaders ran with stand-ins for its compiled operators. A model that is
+*not loaded* was not loaded by the release's default loader either. Patch releases, and models that are not
+counted, were not compared; they are written as the same data say."""
+
 
 def render() -> str:
     """The document."""
@@ -64,11 +72,15 @@ def render() -> str:
     parts = [HEAD]
     for name in ENGINES:
         engine = read_engine(name)
-        note = NOTES[name].format(version=record["engines"][name]["version"], since=engine.since)
+        since = engine.since or engine.compared_with
+        note = NOTES[name].format(version=record["engines"][name]["version"], since=since)
         rows = "\n".join(_rows(engine, record, by_hand))
         parts.append(f"## {engine.title}\n\n{note}\n\n| model class | state |\n|---|---|\n{rows}\n")
         left = "\n".join(f"| {cls} | {why} |" for cls, why in by_hand["out"][name].items())
         parts.append(f"Not exported:\n\n| model class | why |\n|---|---|\n{left}\n")
+        if earlier := "\n".join(_earlier_rows(engine, record)):
+            parts.append(f"{EARLIER}\n\n| release | tensors equal | otherwise |\n|---|---|---|\n{earlier}\n")
+            parts.append(f"{by_hand['earlier'][name]}\n")
     return "\n".join(parts)
 
 
@@ -92,6 +104,26 @@ def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any
         compared += ["FP8"] if cls in in_fp8 else []
         rows.append(f"| {cls} | {'; '.join([*compared, *more[cls]]) or '**not compared**'} |")
     return rows
+
+
+def _earlier_rows(engine: EngineDocument, record: dict[str, Any]) -> Iterator[str]:
+    """One line for each earlier release that was compared: of how many models, and what was not."""
+    for name, noted in record.get("earlier", {}).items():
+        of_engine, release = name.split()
+        if of_engine != engine.engine:
+            continue
+        equal: dict[str, int] = defaultdict(int)
+        otherwise: dict[str, set[str]] = defaultdict(set)
+        for model, of_model in noted["outcomes"].items():
+            for tp, said in of_model.items():
+                if said.endswith(" tensors equal"):
+                    equal[tp] += 1
+                else:
+                    short = said.partition("\n")[0].replace(f": {engine.title} refuses this model", "")
+                    otherwise[short].add(model)
+        counts = ", ".join(f"{count} models at tp {tp}" for tp, count in equal.items())
+        left = "; ".join(f"{', '.join(sorted(models))} {said}" for said, models in otherwise.items())
+        yield f"| {release} | {counts} | {left} |"
 
 
 if __name__ == "__main__":

@@ -44,6 +44,14 @@ CASES = [
 """Every model once for each engine: KV heads are copied in one, cut in the other."""
 
 
+EARLIER = {
+    (name, tuple(of_model["2"])): (*release.split(), name)
+    for release, noted in RECORD["earlier"].items()
+    for name, of_model in noted["ranks"].items()
+}.values()
+"""All that earlier releases made other things of, with the last release that made that."""
+
+
 def layout_of(source: Path, tp: int, engine: str = "vllm", release: str | None = None) -> EngineLayout:
     checkpoint = open_source(str(source)).checkpoint
     spec = choose_spec(checkpoint.config)
@@ -64,6 +72,15 @@ def test_every_rank_is_what_the_engine_made_of_the_checkpoint(
     source = write(RECORD["models"][name], tmp_path / "source")
     export(open_source(str(source)), tmp_path / "out", layout_of(source, tp, engine))
     assert digests(tmp_path / "out", tp) == RECORD["engines"][engine]["ranks"][name][str(tp)]
+
+
+@pytest.mark.parametrize(("engine", "release", "name"), EARLIER)
+def test_every_rank_is_what_an_earlier_release_made_of_the_checkpoint(
+    tmp_path: Path, engine: str, release: str, name: str
+) -> None:
+    source = write(RECORD["models"][name], tmp_path / "source")
+    export(open_source(str(source)), tmp_path / "out", layout_of(source, 2, engine, release))
+    assert digests(tmp_path / "out", 2) == RECORD["earlier"][f"{engine} {release}"]["ranks"][name]["2"]
 
 
 def test_what_is_exported_stands_in_this_order_and_shape(tmp_path: Path, source: Path) -> None:

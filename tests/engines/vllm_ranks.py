@@ -17,10 +17,14 @@ import vllm
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.kernels import linear
+from vllm.model_executor.layers.attention import mla_attention
 from vllm.model_executor.layers.quantization import fp8
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
+from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 State = Mapping[str, torch.Tensor]
 VERSION = vllm.__version__
@@ -29,8 +33,13 @@ VERSION = vllm.__version__
 def start() -> None:
     """A process group of one, which `load` has say that it is any rank of any number."""
     torch.set_num_threads(1)
-    # What multiplies FP8 wants other processors; what it multiplies is loaded all the same.
-    fp8.init_fp8_linear_kernel = MagicMock()
+    # What multiplies FP8, and some of latent attention, want other processors; operators compiled for another
+    # torch do not import. Modules that are made without load all the same.
+    fp8.init_fp8_linear_kernel = mla_attention.get_mla_prefill_backend = MagicMock()
+    if not hasattr(AttentionBackendEnum, "CPU_MLA"):
+        mla_attention.get_attn_backend = MagicMock()
+    if not hasattr(torch.ops._C, "gelu_new"):
+        torch.ops._C = linear.choose_scaled_mm_linear_kernel = MagicMock()
     parallel_state.init_distributed_environment(1, 0, "tcp://127.0.0.1:0", 0, "gloo")
     with set_current_vllm_config(VllmConfig()):
         parallel_state.initialize_model_parallel(1, 1, backend="gloo")
@@ -56,7 +65,7 @@ def load(path: Path, tp: int, rank: int, load_format: str) -> torch.nn.Module:
         group.world_size, group.rank_in_group = tp, rank
     loader = get_model_loader(config.load_config)
     with set_current_vllm_config(config), set_default_torch_dtype(config.model_config.dtype):
-        model = loader.create_model(config, config.model_config)
+        model = initialize_model(vllm_config=config, model_config=config.model_config)
         loader.load_weights(model, config.model_config)
     return model
 

@@ -96,23 +96,21 @@ def read_engine(name: str) -> EngineDocument:
         raise TpspecError(f"{where} is not valid", findings) from None
 
 
-def version_of(engine: EngineDocument, release: str | None) -> Version | None:
-    """The names of an earlier release; None where it has those of the engine's file.
+def versions_of(engine: EngineDocument, release: str | None) -> tuple[Version, ...]:
+    """What a release has otherwise than the engine's file says, the latest change first.
 
     Raises TpspecError for a release whose names the file does not say.
     """
     if release is None:
-        return None
-    asked = _numbers(release, engine)
-    since = engine.since
+        return ()
+    asked, since = _numbers(release, engine), engine.since or engine.compared_with
     if asked < _numbers(since, engine):
         raise TpspecError(
             f"specs/engines/{engine.engine}.yaml says what {engine.title} calls tensors from {since} on, not "
             f"in {release}",
             remedy=f"use {since} or a later release",
         )
-    of_then = (version for version in reversed(engine.versions) if asked < _numbers(version.before, engine))
-    return next(of_then, None)
+    return tuple(version for version in engine.versions if asked < _numbers(version.before, engine))
 
 
 def is_untold(engine: EngineDocument, release: str) -> bool:
@@ -143,14 +141,11 @@ def family_of(engine: EngineDocument, resolution: Resolution, release: str | Non
             f"config.json names {said}, and {where} does not say how {engine.title} lays that out{near}",
             remedy=f"let {engine.title} load the checkpoint itself, or add the class to {where}",
         )
-    name, version = known[cls], version_of(engine, release)
-    if version and name in version.unknown:
-        raise TpspecError(
-            f"what {engine.title} before {version.before} calls the tensors of a {cls} is not known",
-            remedy=f"use {version.before} or a later release",
-        )
-    families = list(_with_bases(engine, name))
-    return _layered(name, cls, families, resolution.scope(), version.rename if version else {})
+    name, versions = known[cls], versions_of(engine, release)
+    families = list(_with_bases(engine, name, versions))
+    earlier = {piece: was for version in versions for piece, was in version.rename.items()}
+    model_type = engine.families[name].classes[cls]
+    return _layered(name, cls, model_type, families, resolution.scope(), earlier)
 
 
 def _classes(said: object) -> list[str]:
@@ -162,16 +157,26 @@ def _classes(said: object) -> list[str]:
     raise TpspecError("config.json does not say which model class it is of", [finding])
 
 
-def _with_bases(engine: EngineDocument, name: str) -> Iterator[Family]:
-    """A family's bases, then itself."""
-    family = engine.families[name]
-    if family.extends:
-        yield from _with_bases(engine, family.extends)
+def _with_bases(
+    engine: EngineDocument, name: str, versions: Sequence[Version], count: int | None = None
+) -> Iterator[Family]:
+    """A family's bases, then itself, with these changes; with only the first `count` of its own."""
+    changes = [number for number, version in enumerate(versions[:count]) if name in version.families]
+    family = versions[changes[-1]].families[name] if changes else engine.families[name]
+    if family.extends == name:
+        yield from _with_bases(engine, name, versions, changes[-1])
+    elif family.extends:
+        yield from _with_bases(engine, family.extends, versions)
     yield family
 
 
 def _layered(
-    name: str, cls: str, families: Sequence[Family], scope: ConfigScope, earlier: Mapping[str, str]
+    name: str,
+    cls: str,
+    model_type: str,
+    families: Sequence[Family],
+    scope: ConfigScope,
+    earlier: Mapping[str, str],
 ) -> Layer:
     entries: dict[str, Tensors] = {}
     for family in families:
@@ -191,12 +196,12 @@ def _layered(
     return Layer(
         name,
         cls,
-        last[0].classes[cls],
+        model_type,
         next((f.prefix for f in last if f.prefix is not None), ""),
         {word: spelled for family in families for word, spelled in family.rename.items()},
         earlier,
         next((f.tied for f in last if f.tied is not None), "head"),
-        next((f.attention for f in last if f.attention is not None), None),
+        next((f.attention for f in last if "attention" in f.model_fields_set), None),
         any(f.latent for f in families),
         next((f.fits for f in last if f.fits is not None), None),
         sources,

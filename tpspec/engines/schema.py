@@ -64,7 +64,7 @@ class Family(Strict):
     fits: Expr | None = None
     """The sizes that the engine takes: a condition over config.json and tp; the spec's, if unsaid."""
     attention: Template | None = None
-    """The module of each layer that holds the scales of its cache."""
+    """The module of each layer that holds the scales of its cache; null takes an inherited one away."""
     latent: Literal[True] | None = None
     """A cache that quantization has no scales for."""
     tensors: dict[Template, TensorsOrNames | None] = Field(default_factory=dict)
@@ -99,17 +99,18 @@ class Quantized(Strict):
     """Tensors of one number for each matrix: those of matrices that are joined make a vector."""
 
 
-class Version(Strict):
-    """What earlier releases call otherwise."""
+Release = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
 
-    before: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-    """The first release that has the names of this file."""
-    since: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-    """The first release that has these names."""
-    rename: dict[Name, str]
-    """Piece of a name → what it was."""
-    unknown: tuple[Name, ...] = ()
-    """Families whose names in those releases are not known."""
+
+class Version(Strict):
+    """What releases had otherwise until one."""
+
+    before: Release
+    """The first release that has what the file says."""
+    rename: dict[Name, str] = Field(default_factory=dict)
+    """Piece of a name → what it was; one after another."""
+    families: dict[Name, Family] = Field(default_factory=dict)
+    """What stands in the place of a family; one that extends its own name changes what it became."""
 
 
 class EngineDocument(Strict):
@@ -121,6 +122,8 @@ class EngineDocument(Strict):
     """How people write the engine's name."""
     compared_with: Name
     """The release that the names were read from."""
+    since: Release | None = None
+    """The first release whose names are known; the one compared with, if unsaid."""
     serve: Name
     """The command that serves an export: {out} and {tp} are filled in."""
     vocabulary: Annotated[int, Field(ge=1)]
@@ -130,13 +133,8 @@ class EngineDocument(Strict):
     quantized: tuple[Quantized, ...] = ()
     """What is known of quantized models; the others are refused."""
     versions: tuple[Version, ...] = ()
-    """Releases before which names were others, the latest first."""
+    """Releases before which names were others, the latest first: each adds to those before it."""
     families: dict[Name, Family]
-
-    @property
-    def since(self) -> str:
-        """The first release whose names are known."""
-        return self.versions[-1].since if self.versions else self.compared_with
 
     @model_validator(mode="after")
     def _known_bases(self) -> EngineDocument:
@@ -148,4 +146,20 @@ class EngineDocument(Strict):
                 if cls in seen:
                     raise ValueError(f"{cls} is claimed by {seen[cls]} and {name}")
                 seen[cls] = name
+        return self
+
+    @model_validator(mode="after")
+    def _known_changes(self) -> EngineDocument:
+        for version in self.versions:
+            for name, family in version.families.items():
+                if name not in self.families:
+                    raise ValueError(f"{name} was otherwise before {version.before}, but is not here")
+                if family.classes:
+                    raise ValueError(
+                        f"{name} before {version.before} names classes, which are those of {name}"
+                    )
+                if family.extends is not None and family.extends not in self.families:
+                    raise ValueError(
+                        f"{name} before {version.before} extends {family.extends}, which is not here"
+                    )
         return self

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from engine_checkpoints import RECORDS, write
+from pydantic import ValidationError
 
 from tpspec.checkpoint import open_checkpoint
 from tpspec.cli.arguments import ENGINES
 from tpspec.engines.engine import read_engine
 from tpspec.engines.layout import EngineLayout
 from tpspec.engines.resolve import engine_layout
+from tpspec.engines.schema import EngineDocument
 from tpspec.errors import TpspecError
 from tpspec.language.registry import BUILT_IN
+from tpspec.resolution import Resolution
 from tpspec.resolve import choose_spec, resolve
 
 RECORD: dict[str, Any] = json.loads(RECORDS.read_text())
@@ -27,9 +30,12 @@ def made(
     described = RECORD["models"][name]
     folder.mkdir(exist_ok=True)
     write({**described, "config": described["config"] | config}, folder / "source")
-    checkpoint = open_checkpoint(folder / "source")
-    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
-    return engine_layout(resolution, read_engine(engine), tp, release)
+    return engine_layout(resolved(folder / "source"), read_engine(engine), tp, release)
+
+
+def resolved(source: Path) -> Resolution:
+    checkpoint = open_checkpoint(source)
+    return resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -194,7 +200,6 @@ def test_before_the_experts_had_a_module_of_their_own_they_had_other_names(tmp_p
     [
         ("llama", "0.10.0", "from 0.22.0 on, not in 0.10.0"),
         ("llama", "newest", "'newest' is not a release of vLLM"),
-        ("deepseek_v3", "0.23.0", "the tensors of a DeepseekV3ForCausalLM is not known"),
     ],
 )
 def test_a_release_whose_names_are_not_known_is_refused(
@@ -202,6 +207,91 @@ def test_a_release_whose_names_are_not_known_is_refused(
 ) -> None:
     with pytest.raises(TpspecError, match=problem):
         made(tmp_path, name, 2, release=release)
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "then", "now"),
+    [
+        (
+            "gpt_neox",
+            "0.31.0",
+            "gpt_neox.layers.1.attention.attn._k_scale",
+            "model.layers.1.attention.attn._k_scale",
+        ),
+        ("gpt_neox", "0.31.0", "embed_out.weight", "lm_head.weight"),
+        ("gemma", "0.28.0", "model.embed_tokens.weight", "lm_head.weight"),
+        ("smollm3", "0.29.0", None, "model.layers.1.self_attn.attn._k_scale"),
+        ("smollm3", "0.24.0", "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.gate_up_proj.weight"),
+        ("olmo3", "0.29.0", None, "model.layers.1.self_attn.attn._k_scale"),
+        (
+            "qwen2_moe",
+            "0.23.0",
+            "model.layers.1.mlp.shared_expert.expert_gate.weight",
+            "model.layers.1.mlp.experts._shared_experts._layer.expert_gate.weight",
+        ),
+        (
+            "deepseek_v3",
+            "0.23.0",
+            "model.layers.1.mlp.experts.e_score_correction_bias",
+            "model.layers.1.mlp.experts.gate.e_score_correction_bias",
+        ),
+    ],
+)
+def test_a_release_has_the_tensors_that_it_had(
+    tmp_path: Path, name: str, release: str, then: str | None, now: str
+) -> None:
+    of_today = {tensor.name for tensor in made(tmp_path / "now", name, 2).tensors}
+    of_then = {tensor.name for tensor in made(tmp_path / "then", name, 2, release=release).tensors}
+    assert now in of_today - of_then
+    assert then is None or then in of_then - of_today
+
+
+def test_the_first_release_has_otherwise_what_was_found_to_be_otherwise(tmp_path: Path) -> None:
+    engine = read_engine("vllm")
+    noted = RECORD["earlier"][f"vllm {engine.since}"]
+    for name, of_model in noted["outcomes"].items():
+        resolution = resolved(write(RECORD["models"][name], tmp_path / name))
+        if of_model["2"].startswith("refused"):
+            with pytest.raises(TpspecError, match="refuses this model"):
+                engine_layout(resolution, engine, 2, engine.since)
+        elif of_model["2"].endswith("equal"):
+            then, now = (engine_layout(resolution, engine, 2, release) for release in (engine.since, None))
+            assert (then.tensors != now.tensors) == (name in noted["ranks"]), name
+
+
+def test_a_family_that_was_otherwise_stays_so_in_those_before(tmp_path: Path) -> None:
+    attention = "model.layers.1.self_attn.attn._k_scale"
+    had = {
+        release: attention
+        in {tensor.name for tensor in made(tmp_path / release, "olmo3", 2, release=release).tensors}
+        for release in ("0.22.0", "0.28.0", "0.29.0", "0.30.0")
+    }
+    assert had == {"0.22.0": True, "0.28.0": True, "0.29.0": False, "0.30.0": True}
+
+
+def test_a_model_that_a_release_did_not_load_is_refused_for_it(tmp_path: Path) -> None:
+    with pytest.raises(TpspecError, match="num_key_value_heads"):
+        made(tmp_path / "grouped", "olmo", 2, release="0.25.0")
+    assert made(tmp_path / "later", "olmo", 2, release="0.26.0").tensors
+    assert made(tmp_path / "own", "olmo mha", 2, release="0.25.0").tensors
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "problem"),
+    [
+        ("llama", {"classes": {"LlamaForCausalLM": "llama"}}, "llama before 9.0.0 names classes"),
+        ("llama", {"extends": "lama"}, "llama before 9.0.0 extends lama, which is not here"),
+        ("lama", {}, "lama was otherwise before 9.0.0, but is not here"),
+    ],
+)
+def test_a_change_of_what_is_not_here_is_refused(
+    family: str, changed: dict[str, object], problem: str
+) -> None:
+    families = {"llama": {"classes": {"LlamaForCausalLM": "llama"}}}
+    version = {"before": "9.0.0", "families": {family: changed}}
+    said = {"engine": "vllm", "title": "vLLM", "compared_with": "9.0.0", "serve": "vllm", "vocabulary": 64}
+    with pytest.raises(ValidationError, match=problem):
+        EngineDocument.model_validate({**said, "families": families, "versions": [version]})
 
 
 def test_an_engine_of_which_one_release_is_known_has_no_earlier_names(tmp_path: Path) -> None:
