@@ -62,7 +62,7 @@ test-engines: $(ENGINES)/ready $(TEST)/ready
 	$(TEST)/bin/python scripts/make_engines.py
 	$(ENGINES)/bin/python tests/engines/serve.py --tp 2
 	$(foreach model,$(wildcard .demo/SmolLM2),$(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)
-	$(ENGINES)/bin/python tests/engines/padded_vllm.py $(wildcard .demo/SmolLM2)
+	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/padded_vllm.py $(wildcard .demo/SmolLM2)
 
 test-earlier: $(ENGINES)/ready $(TEST)/ready
 	set -e; for release in $(EARLIER); do \
