@@ -76,7 +76,7 @@ def render() -> str:
         note = NOTES[name].format(version=record["engines"][name]["version"], since=since)
         rows = "\n".join(_rows(engine, record, by_hand))
         parts.append(f"## {engine.title}\n\n{note}\n\n| model class | state |\n|---|---|\n{rows}\n")
-        left = "\n".join(f"| {cls} | {why} |" for cls, why in by_hand["out"][name].items())
+        left = "\n".join(f"| {cls} | {why} |" for cls, why in engine.left_out.items())
         parts.append(f"Not exported:\n\n| model class | why |\n|---|---|\n{left}\n")
         if earlier := "\n".join(_earlier_rows(engine, record)):
             parts.append(f"{EARLIER}\n\n| release | tensors equal | otherwise |\n|---|---|---|\n{earlier}\n")

@@ -16,7 +16,6 @@ from pydantic import Field, ValidationError
 from tpspec.checkpoint import Checkpoint, StoredTensor
 from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError
-from tpspec.language.expressions import Expression, parse, shown
 from tpspec.language.patterns import compile_pattern
 from tpspec.language.registry import BUILT_IN, spec_for
 from tpspec.language.schema import Expr, Name, Names, Strict
@@ -88,6 +87,8 @@ class PaddedModel:
     config: bytes
     tensors: tuple[PaddedTensor, ...]
     left_out: tuple[str, ...]
+    resolution: Resolution
+    """Of the model as it is written, which the tp divides."""
 
 
 @cache
@@ -121,16 +122,12 @@ def padded_model(checkpoint: Checkpoint, resolution: Resolution, tp: int) -> Pad
     text = json.dumps(written, indent=2, ensure_ascii=False).encode() + b"\n"
     kind = str(written["model_type"])
     spec = resolution.spec if kind == config.get("model_type") else spec_for([kind])
-    _check(resolve(spec, written, {name: tensor.written for name, tensor in tensors.items()}), tp)
-    return PaddedModel(tp, kind, text, tuple(tensors.values()), (*apart, *resolution.ignored))
-
-
-def _check(written: Resolution, tp: int) -> None:
-    """Raises TpspecError where a padded model is not one that its own spec takes at a tp."""
-    findings = written.findings or [misfit.finding() for misfit in written.misfits(tp)]
+    padded = resolve(spec, written, {name: tensor.written for name, tensor in tensors.items()})
+    findings = padded.findings or [misfit.finding() for misfit in padded.misfits(tp)]
     if findings:
-        message = f"padded for tp={tp}, this model would not match {written.spec.where}"
+        message = f"padded for tp={tp}, this model would not match {spec.where}"
         raise TpspecError(message, findings, INSTEAD)
+    return PaddedModel(tp, kind, text, tuple(tensors.values()), (*apart, *resolution.ignored), padded)
 
 
 def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) -> Architecture:
@@ -147,7 +144,10 @@ def _architecture(config: Mapping[str, Any], resolution: Resolution, tp: int) ->
             ]
             if not reasons:
                 return entry
-            findings += [Finding(reason, _with_values(condition, scope)) for reason, condition in reasons]
+            findings += [
+                Finding(reason, f"{condition}, where {scope.values(condition)}")
+                for reason, condition in reasons
+            ]
     sizes = [size for size in range(2, SIZES) if _writable(kind, resolution, size)]
     instead = f"tp that work: {', '.join(map(str, sizes))}; {INSTEAD}" if sizes else INSTEAD
     raise TpspecError(
@@ -162,13 +162,6 @@ def _writable(kind: str, resolution: Resolution, tp: int) -> bool:
     scope = resolution.scope(tp)
     entries = (entry for entry in architectures().architectures if kind in entry.of)
     return resolution.fits(tp) and any(not any(map(scope.evaluate, e.refuse.values())) for e in entries)
-
-
-def _with_values(condition: Expression, scope: ConfigScope) -> str:
-    """A condition and what its names stand for."""
-    names = [*sorted(condition.names), *(f"local({axis})" for axis in sorted(condition.axes))]
-    values = ", ".join(f"{name} = {shown(scope.evaluate(parse(name)))}" for name in names)
-    return f"{condition}, where {values}"
 
 
 def _tensor(item: Shared, tp: int, numbers: Mapping[str, Numbers]) -> PaddedTensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpspec import axes as shared
 from tpspec.errors import Finding, TpspecError
-from tpspec.language.expressions import Expression, ExpressionError, shown
+from tpspec.language.expressions import Expression, ExpressionError, parse, shown
 from tpspec.language.spec import Spec
 from tpspec.padding import Pad, Pair
 
@@ -23,7 +23,8 @@ Values = Mapping[str, int]
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with the text part's values on top, where the model has several parts.
 
-    Whether the head is tied is the whole model's to say; a text part's false is but its class's default.
+    Its class is the whole model's to say, and whether the head is tied; a text part's false is but the
+    default of its class.
     """
     text = config.get("text_config")
     if not isinstance(text, dict):
@@ -32,6 +33,7 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **config,
         **text,
+        "architectures": config.get("architectures"),
         "tie_word_embeddings": text.get("tie_word_embeddings") or None if tied is None else tied,
     }
 
@@ -66,6 +68,11 @@ class ConfigScope:
             present = [name for name, value in self.config.items() if value is not None]
             close = get_close_matches(absent, present, n=1) if absent != str(error) else []
             raise ExpressionError(f"{error}; did you mean {close[0]}?" if close else str(error)) from None
+
+    def values(self, expression: Expression) -> str:
+        """What an expression's names stand for, as text."""
+        names = [*sorted(expression.names), *(f"local({axis})" for axis in sorted(expression.axes))]
+        return ", ".join(f"{name} = {shown(self.evaluate(parse(name)))}" for name in names)
 
     def free(self, expressions: Iterable[Expression | None]) -> frozenset[str]:
         """The ranges that expressions depend on, directly or through what the spec defines."""

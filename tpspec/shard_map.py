@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import prod
 from typing import Any
 
 from tpspec.axes import Axis
@@ -79,7 +80,7 @@ def _rows(resolution: Resolution, tp: int, modules: str | None) -> Iterator[MapR
     groups: dict[tuple[Any, ...], list[Shared]] = defaultdict(list)
     heads = _Heads(resolution)
     positions: Mapping[str, int] = {placed.place: i for i, placed in enumerate(resolution.spec.rules)}
-    for item in resolution.shared:
+    for item in (each for item in resolution.shared for each in heads.apart(item)):
         stored = (item.tensor.dtype, item.tensor.shape) if item.tensor else None
         key = (item.placed, item.prefix, item.parameter, item.sharing, heads.of(item), stored)
         groups[key].append(item)
@@ -107,10 +108,23 @@ class _Heads:
         self._known = cut_in_heads.union(self._kv, self._kv.values())
         self._memo: dict[tuple[object, ...], Axis] = {}
 
+    def apart(self, item: Shared) -> Iterator[Shared]:
+        """The item, from a config alone one for each layer where its KV heads differ between layers."""
+        free = {name for axis in self._named(item) for name in self._scope.free_of_axis(self._kv_of(axis))}
+        among = [name for name in item.placed.pattern.variables if name in free - item.binding.keys()]
+        for binding in self._scope.bindings(among):
+            alike = item.count // prod(len(self._scope.range(name)) for name in among)
+            yield replace(item, binding={**item.binding, **binding}, count=alike)
+
     def of(self, item: Shared) -> tuple[tuple[str, Axis], ...]:
         """The row's axes of heads, each with its KV heads."""
-        names = [axis.name for axis in item.sharing.axes if axis.name in self._known]
-        return tuple((name, self._axis(self._kv.get(name, name), item.binding)) for name in names)
+        return tuple((name, self._axis(self._kv_of(name), item.binding)) for name in self._named(item))
+
+    def _named(self, item: Shared) -> list[str]:
+        return [axis.name for axis in item.sharing.axes if axis.name in self._known]
+
+    def _kv_of(self, name: str) -> str:
+        return self._kv.get(name, name)
 
     def _axis(self, name: str, binding: Mapping[str, int]) -> Axis:
         key = (name, *(binding.get(free) for free in self._scope.free_of_axis(name)))

@@ -16,7 +16,7 @@ from tpspec.converters.readers import Reader
 from tpspec.converters.sinks import Bytes, scatter
 from tpspec.converters.targets import Visit
 from tpspec.converters.verify import Verified
-from tpspec.engines.engine import read_engine
+from tpspec.engines.engine import read_engine, versions_of
 from tpspec.engines.layout import EngineLayout
 from tpspec.engines.manifest import AGAINST, read_export
 from tpspec.engines.resolve import engine_layout
@@ -48,6 +48,11 @@ def verify_export(
         if manifest is None:
             message = f"{directory} has no {EXPORT}, so nothing says what it should hold"
             raise TpspecError(message, remedy=AGAINST)
+        document = read_engine(engine)
+        if versions_of(document, release) != versions_of(document, release and manifest.names_of):
+            title, written = document.title, manifest.names_of
+            message = f"{directory} has the names of {title} {written}, not those of {release}"
+            raise TpspecError(message, remedy=f"export it again, or serve it with {title} {written}")
         checked = check_hashes(directory, manifest, files)
         return replace(checked, findings=(*findings, *checked.findings))
     if findings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,8 +97,18 @@ def engine_option(*, required: bool) -> Callable[[F], F]:
 
 def release_option(function: F) -> F:
     """`--engine-version RELEASE`."""
-    text = "The release that will load the files, where it is an earlier one."
-    return click.option("--engine-version", "release", metavar="RELEASE", help=text)(function)
+    text = "The release that will load the files, where it is an earlier one: 0.24.0."
+    return click.option("--engine-version", "release", callback=_release, metavar="RELEASE", help=text)(
+        function
+    )
+
+
+def _release(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Parses `0.24.0`, `0.24` or `v0.24.0`."""
+    match = value and re.fullmatch(r"v?(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?", value, re.ASCII)
+    if value is not None and not match:
+        raise click.BadParameter(f"'{value}' is not a release such as 0.24.0")
+    return f"{match[1]}.{match[2]}.{match[3] or 0}" if match else None
 
 
 def code_option(function: F) -> F:

@@ -54,7 +54,7 @@ def command(
     from tpspec.converters.pad import pad
     from tpspec.converters.sources import open_source
     from tpspec.engines.engine import read_engine
-    from tpspec.engines.fit import undivided_vocabulary
+    from tpspec.engines.fit import refusal
     from tpspec.padded_model import ALIGN, padded_model
     from tpspec.padding_report import padding_of
     from tpspec.quantities import size
@@ -71,7 +71,7 @@ def command(
     with resumable(quiet=quiet or as_json) as advance:
         padded = pad(reader, out, model, padding.as_json(), progress=advance)
     engines = [read_engine(name) for name in ENGINES]
-    problems = {e.title: problem for e in engines if (problem := undivided_vocabulary(resolution, e, tp))}
+    problems = {e.title: problem for e in engines if (problem := refusal(model.resolution, e, tp))}
     if as_json:
         report = {"out": str(out), "tp": tp, "model_type": model.kind, **asdict(padded)}
         click.echo(json.dumps({**report, "padding": padding.as_json(), "refused_by": problems}, indent=2))
@@ -80,4 +80,4 @@ def command(
         click.echo(f"wrote {count}, {size(padded.bytes)}, to {out}: a '{model.kind}' model")
         print_padding(padding, tp)
         for title, problem in problems.items():
-            click.echo(f"  {title} does not load it at tp={tp}: the vocabulary's {problem}")
+            click.echo(f"  {title} does not load it at tp={tp}: {problem}")

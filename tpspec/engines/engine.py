@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -13,7 +14,7 @@ from tpspec.engines.schema import PARAMETER, EngineDocument, Family, Tensors, Ve
 from tpspec.errors import Finding, TpspecError
 from tpspec.language.expressions import Expression
 from tpspec.language.patterns import Pattern, compile_pattern, expand, skeleton_of
-from tpspec.language.registry import BUILT_IN
+from tpspec.language.registry import BUILT_IN, PATH_VARIABLE, user_folders
 from tpspec.language.yaml_source import read_document
 from tpspec.resolution import Resolution
 from tpspec.scope import ConfigScope
@@ -81,11 +82,18 @@ class Layer:
         return None
 
 
-@cache
 def read_engine(name: str) -> EngineDocument:
-    """The file of an engine. Raises TpspecError where it is not valid."""
-    where = f"specs/engines/{name}.yaml"
-    source = read_document(BUILT_IN / "engines" / f"{name}.yaml", where)
+    """The file of an engine, a user's own first. Raises TpspecError where it is not valid."""
+    own = (folder / "engines" / f"{name}.yaml" for folder in user_folders())
+    path = next((path for path in own if path.is_file()), None)
+    if path:
+        return _read(path, str(path))
+    return _read(BUILT_IN / "engines" / f"{name}.yaml", f"specs/engines/{name}.yaml")
+
+
+@cache
+def _read(path: Path, where: str) -> EngineDocument:
+    source = read_document(path, where)
     try:
         return EngineDocument.model_validate(source.data)
     except ValidationError as error:
@@ -120,7 +128,7 @@ def is_untold(engine: EngineDocument, release: str) -> bool:
 
 def _numbers(release: str, engine: EngineDocument) -> tuple[int, ...]:
     try:
-        return tuple(map(int, release.split(".")))
+        return (*map(int, release.split(".")), 0, 0)[:3]
     except ValueError:
         raise TpspecError(
             f"'{release:.40}' is not a release of {engine.title}, such as {engine.compared_with}"
@@ -133,19 +141,36 @@ def family_of(engine: EngineDocument, resolution: Resolution, release: str | Non
     classes = _classes(resolution.config.get("architectures"))
     cls = next((cls for cls in classes if cls in known), None)
     if cls is None:
-        said = ", ".join(classes) or "no `architectures`"
-        where = f"specs/engines/{engine.engine}.yaml"
-        close = get_close_matches(classes[0], known, n=3) if classes else []
-        near = f"; near it: {', '.join(close)}" if close else ""
-        raise TpspecError(
-            f"config.json names {said}, and {where} does not say how {engine.title} lays that out{near}",
-            remedy=f"let {engine.title} load the checkpoint itself, or add the class to {where}",
-        )
+        raise _unknown(engine, classes, known)
     name, versions = known[cls], versions_of(engine, release)
     families = list(_with_bases(engine, name, versions))
     earlier = {piece: was for version in versions for piece, was in version.rename.items()}
     model_type = engine.families[name].classes[cls]
     return _layered(name, cls, model_type, families, resolution.scope(), earlier)
+
+
+def _unknown(engine: EngineDocument, classes: Sequence[str], known: Collection[str]) -> TpspecError:
+    """What is wrong with config.json's classes, none of which is known."""
+    if not classes:
+        return TpspecError(
+            "config.json names no model class",
+            remedy="name it in `architectures`, as the checkpoint's author did",
+        )
+    for cls in classes:
+        if why := engine.left_out.get(cls):
+            return TpspecError(
+                f"a {cls} is not exported for {engine.title}: {why}",
+                remedy=f"where {engine.title} has the model, let it load the checkpoint itself",
+            )
+    where = f"specs/engines/{engine.engine}.yaml"
+    close = get_close_matches(classes[0], known, n=3, cutoff=0.8)
+    near = f"; near it: {', '.join(close)}" if close else ""
+    return TpspecError(
+        f"config.json names {', '.join(classes)}, and {where} does not say how {engine.title} lays that out"
+        f"{near}",
+        remedy=f"let {engine.title} load the checkpoint itself, or add the class to a copy of {where} in "
+        f"engines/ of a folder of {PATH_VARIABLE}",
+    )
 
 
 def _classes(said: object) -> list[str]:

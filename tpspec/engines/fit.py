@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpspec.engines.engine import Layer
+from tpspec.engines.engine import Layer, family_of
 from tpspec.engines.placing import filled_up, is_vocabulary, vocabulary_misfit
 from tpspec.engines.schema import EngineDocument
 from tpspec.errors import Finding, TpspecError
@@ -45,10 +45,11 @@ def check_fit(
     multiple = engine.vocabulary
     filled = {filled_up(item.sharing.size, multiple) for item in vocabularies}
 
-    def taken(size: int) -> bool:
-        return layer.fits is None or bool(resolution.scope(size).evaluate(layer.fits, {}))
-
-    sizes = [n for n in resolution.valid_tp if not any(rows % n for rows in filled) and taken(n)]
+    sizes = [
+        n
+        for n in resolution.valid_tp
+        if not any(rows % n for rows in filled) and not _untaken(resolution, layer, n)
+    ]
     valid = f"valid tp: {', '.join(map(str, sizes))}"
     findings = [misfit.finding() for misfit in resolution.misfits(tp)]
     undivided = [
@@ -60,13 +61,13 @@ def check_fit(
         remedy = valid
         if undivided:
             remedy += "   (tpspec pad leaves a vocabulary as it is)"
-        elif _padding_helps(resolution, tp):
+        elif not _untaken(resolution, layer, tp) and _padding_helps(resolution, tp):
             remedy += f"   or pad it first: tpspec pad SRC PADDED --tp {tp}, then export PADDED"
         message = f"{engine.title} cannot load this checkpoint at tp={tp}"
         raise TpspecError(message, [*findings, *undivided], remedy)
-    if not taken(tp):
+    if wanted := _untaken(resolution, layer, tp):
         at = f" at tp={tp}" if sizes else ""
-        message = f"{engine.title} refuses this model{at}: `{layer.fits}` does not hold"
+        message = f"{engine.title} refuses this model{at}: {wanted}"
         raise TpspecError(message, remedy=valid if sizes else "no tp helps: serve it with another engine")
 
 
@@ -77,8 +78,21 @@ def _padding_helps(resolution: Resolution, tp: int) -> bool:
     return known and resolve(resolution.spec, config, pad="kv", align=ALIGN).fits(tp)
 
 
-def undivided_vocabulary(resolution: Resolution, engine: EngineDocument, tp: int) -> str:
-    """Why an engine does not load a model whose heads and columns a tp divides; empty where it does."""
-    rows = (item.sharing.size for item in resolution.shared if is_vocabulary(item))
-    problems = (vocabulary_misfit(count, engine.vocabulary, tp) for count in rows)
-    return next(filter(None, problems), "")
+def refusal(resolution: Resolution, engine: EngineDocument, tp: int) -> str:
+    """Why an engine does not load a model that a tp divides, as far as is known; empty where it does."""
+    for item in resolution.shared:
+        if is_vocabulary(item) and (problem := vocabulary_misfit(item.sharing.size, engine.vocabulary, tp)):
+            return f"the vocabulary's {problem}"
+    try:
+        layer = family_of(engine, resolution)
+    except TpspecError:
+        return ""
+    return _untaken(resolution, layer, tp)
+
+
+def _untaken(resolution: Resolution, layer: Layer, tp: int) -> str:
+    """The condition of an engine that does not hold at a size; empty where it takes it."""
+    scope = resolution.scope(tp)
+    if layer.fits is None or scope.evaluate(layer.fits, {}):
+        return ""
+    return f"`{layer.fits}` does not hold, where {scope.values(layer.fits)}"

@@ -135,6 +135,8 @@ class EngineDocument(Strict):
     versions: tuple[Version, ...] = ()
     """Releases before which names were others, the latest first: each adds to those before it."""
     families: dict[Name, Family]
+    left_out: dict[Name, Name] = Field(default_factory=dict)
+    """Model classes that are not exported → why."""
 
     @model_validator(mode="after")
     def _known_bases(self) -> EngineDocument:

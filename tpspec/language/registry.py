@@ -71,6 +71,12 @@ def user_files() -> list[Path]:
     return files
 
 
+def user_folders() -> list[Path]:
+    """The folders among what TPSPEC_PATH lists."""
+    entries = filter(None, os.environ.get(PATH_VARIABLE, "").split(os.pathsep))
+    return [Path(entry) for entry in entries if Path(entry).is_dir()]
+
+
 @cache
 def built_in_index() -> dict[str, str]:
     """Model type → name of the built-in spec, as `make index` wrote it."""

@@ -60,6 +60,7 @@ def test_a_model_class_that_the_engines_file_does_not_know_is_refused(tmp_path: 
         made(tmp_path, "llama", 2, architectures=["LlamaForCausalML"])
     assert "LlamaForCausalML" in refused.value.message
     assert "near it: LlamaForCausalLM" in refused.value.message
+    assert "GemmaForCausalLM" not in refused.value.message
     assert "let vLLM load the checkpoint itself" in refused.value.remedy
 
 
@@ -95,8 +96,54 @@ def test_a_class_of_another_model_type_may_have_the_same_tensors(tmp_path: Path)
 
 
 def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TpspecError, match="names no `architectures`"):
+    with pytest.raises(TpspecError, match="names no model class") as refused:
         made(tmp_path, "llama", 2, architectures=None)
+    assert "name it in `architectures`" in refused.value.remedy
+
+
+def test_the_class_is_the_whole_model_s_and_not_that_of_its_text_part(tmp_path: Path) -> None:
+    """Configs of transformers name both; without this a vision model's text would be exported for its own class."""
+    nested = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    with pytest.raises(TpspecError, match="names LlavaForConditionalGeneration, and"):
+        made(tmp_path, "llama", 2, architectures=["LlavaForConditionalGeneration"], text_config=nested)
+
+
+@pytest.mark.parametrize(
+    ("engine", "named", "why"),
+    [
+        ("sglang", "BloomForCausalLM", "SGLang has no such model"),
+        ("vllm", "PhiForCausalLM", "the head's bias"),
+    ],
+)
+def test_a_class_that_is_left_out_is_refused_with_the_reason(
+    tmp_path: Path, engine: str, named: str, why: str
+) -> None:
+    with pytest.raises(TpspecError, match=why) as refused:
+        made(tmp_path, "llama", 2, engine, architectures=[named])
+    assert "add the class" not in refused.value.remedy
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_class_is_both_left_out_and_in_a_family(engine: str) -> None:
+    document = read_engine(engine)
+    assert not document.left_out.keys() & {cls for f in document.families.values() for cls in f.classes}
+
+
+def test_a_user_s_own_file_of_an_engine_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engines").mkdir()
+    text = (BUILT_IN / "engines" / "vllm.yaml").read_text()
+    (tmp_path / "engines" / "vllm.yaml").write_text(
+        text.replace("GraniteForCausalLM: granite", "MyLlama: llama")
+    )
+    monkeypatch.setenv("TPSPEC_PATH", str(tmp_path))
+    mine = made(tmp_path, "llama", 2, architectures=["MyLlama"])
+    monkeypatch.delenv("TPSPEC_PATH")
+    assert mine.tensors == made(tmp_path / "again", "llama", 2).tensors
+    with pytest.raises(TpspecError, match="names MyLlama") as refused:
+        made(tmp_path / "without", "llama", 2, architectures=["MyLlama"])
+    assert "add the class to a copy of specs/engines/vllm.yaml in engines/ of a folder of TPSPEC_PATH" in (
+        refused.value.remedy
+    )
 
 
 @pytest.mark.parametrize("said", [7, "LlamaForCausalLM", [{"a": 1}], {"LlamaForCausalLM": 1}])
@@ -170,6 +217,7 @@ def test_what_an_engine_refuses_is_refused(
         engine_layout(resolution, read_engine(engine), tp)
     remedy = refused.value.remedy
     assert f"refuses this model{at}: `{condition}" in refused.value.message
+    assert "tp = " in refused.value.message or "mlp_bias = True" in refused.value.message
     assert remedy == "no tp helps: serve it with another engine" if not at else remedy == "valid tp: 1, 2, 4"
 
 
