@@ -39,7 +39,8 @@ def start() -> None:
     if not hasattr(AttentionBackendEnum, "CPU_MLA"):
         mla_attention.get_attn_backend = MagicMock()
     if not hasattr(torch.ops._C, "gelu_new"):
-        torch.ops._C = linear.choose_scaled_mm_linear_kernel = MagicMock()
+        torch.ops._C = MagicMock()
+        linear.choose_scaled_mm_linear_kernel = MagicMock(return_value=MagicMock(__name__="none"))
     parallel_state.init_distributed_environment(1, 0, "tcp://127.0.0.1:0", 0, "gloo")
     with set_current_vllm_config(VllmConfig()):
         parallel_state.initialize_model_parallel(1, 1, backend="gloo")
