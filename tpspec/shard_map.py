@@ -80,7 +80,7 @@ def _rows(resolution: Resolution, tp: int, modules: str | None) -> Iterator[MapR
     groups: dict[tuple[Any, ...], list[Shared]] = defaultdict(list)
     heads = _Heads(resolution)
     positions: Mapping[str, int] = {placed.place: i for i, placed in enumerate(resolution.spec.rules)}
-    for item in (each for item in resolution.shared for each in heads.apart(item)):
+    for item in (each for shared in resolution.shared for each in heads.apart(shared)):
         stored = (item.tensor.dtype, item.tensor.shape) if item.tensor else None
         key = (item.placed, item.prefix, item.parameter, item.sharing, heads.of(item), stored)
         groups[key].append(item)
