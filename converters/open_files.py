@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from pathlib import Path
+from weakref import finalize
 
 from tpspec.converters.sinks import Bytes
 from tpspec.errors import Finding, TpspecError
@@ -16,7 +17,7 @@ UNCHANGED = "let nothing write to the source meanwhile, and run the command agai
 
 
 class OpenFiles:
-    """Files of one directory, opened when they are first read.
+    """Files of one directory, opened when they are first read, and closed with their reader at the latest.
 
     They are read, not mapped: a mapped file that shrinks kills the process, a read one is an error.
     """
@@ -24,6 +25,7 @@ class OpenFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._files: OrderedDict[str, int] = OrderedDict()
+        finalize(self, _close, self._files)
 
     def read(self, name: str, start: int, out: Bytes) -> None:
         """Fills `out` with a file's bytes from `start` on. Raises TpspecError where they are not there."""
@@ -44,9 +46,7 @@ class OpenFiles:
             done += count
 
     def close(self) -> None:
-        for fd in self._files.values():
-            os.close(fd)
-        self._files.clear()
+        _close(self._files)
 
     def _open(self, name: str) -> int:
         if name not in self._files:
@@ -56,6 +56,12 @@ class OpenFiles:
                 self._files[name] = os.dup(file.fileno())
         self._files.move_to_end(name)
         return self._files[name]
+
+
+def _close(files: OrderedDict[str, int]) -> None:
+    for fd in files.values():
+        os.close(fd)
+    files.clear()
 
 
 def stamp(path: Path) -> list[int]:

@@ -32,7 +32,7 @@ from tpspec.dtypes import nbytes
 from tpspec.errors import TpspecError
 from tpspec.file_names import rank_file
 from tpspec.language.spec import Spec
-from tpspec.layout import Layout
+from tpspec.layout import Cut, Layout
 from tpspec.padding import Order
 from tpspec.presharded import Presharded
 from tpspec.quantization import detect_format
@@ -92,7 +92,12 @@ class Proof:
     def as_json(self) -> dict[str, Any]:
         """The proof for machines; an error without a number is null."""
         error = self.error if self.error != float("inf") else None
-        return {"holds": self.holds, **asdict(self), "error": error}
+        counters = {
+            "counted": dict(self.counted),
+            "predicted": dict(self.predicted),
+            "given": dict(self.given),
+        }
+        return {"holds": self.holds, **asdict(self), **counters, "error": error}
 
 
 @dataclass(frozen=True)
@@ -230,6 +235,7 @@ class _Rank:
     given: Counter[str]
     predicted: Counter[str]
     held_back: frozenset[str]
+    vocabulary: Cut | None
 
 
 def _run(subject: Subject, out: Path, collectives: Collectives) -> _Rank:
@@ -240,11 +246,13 @@ def _run(subject: Subject, out: Path, collectives: Collectives) -> _Rank:
     calls = Counter({kind: total.calls for kind, total in totals.items()})
     given = Counter({kind: total.payload for kind, total in totals.items()})
     held_back = frozenset(site.module for site in rank.sites if site.kind == "hold")
-    return _Rank(recorded, calls, given, rank.predicted(text_alone=not subject.inputs), held_back)
+    expected = rank.predicted(text_alone=not subject.inputs)
+    return _Rank(recorded, calls, given, expected, held_back, rank.vocabulary)
 
 
 def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
     worst, failure = 0.0, ""
+    tokens = subject.reference.logits[0].shape[-1]
     for number, rank in enumerate(ranks):
         error = relative_error(rank.recorded.logits, subject.reference.logits)
         worst = max(worst, error)
@@ -255,6 +263,9 @@ def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
             outputs = rank.recorded.outputs
             where = first_difference(outputs, subject.reference.outputs, rank.held_back, BOUND)
             failure = f"rank {number}: logits are off by {error:.1e}; {where}"
+        elif rank.vocabulary and rank.vocabulary.size != tokens:
+            said = f"chooses among {rank.vocabulary.size} tokens, and the model among {tokens}"
+            failure = f"rank {number}: generation {said}; does the vocabulary's axis say `real`?"
         elif rank.counted != expected:
             failure = f"rank {number}: {PASSES} passes ran {_text(rank.counted)}, not {_text(expected)}"
     per_pass = Counter({kind: n // PASSES for kind, n in ranks[0].counted.items()})

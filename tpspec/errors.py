@@ -61,7 +61,7 @@ class TpspecError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        lines = [printable(self.message), *(f"  {finding}" for finding in self.findings)]
+        lines = [clipped(printable(self.message)), *(f"  {finding}" for finding in self.findings)]
         remedies = dict.fromkeys(filter(None, (*(f.remedy for f in self.findings), self.remedy)))
         shown = ("\n".join(map(printable, remedy.split("\n"))) for remedy in remedies)
         return "\n".join((*lines, *(f"  → {remedy}" for remedy in shown)))

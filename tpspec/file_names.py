@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 MANIFEST = "tpspec.json"
 EXPORT = "tpspec-export.json"
 """The manifest of an export; engines look at `model-rank-*` alone."""
+EXPORTED = re.compile(r"model-rank-(0|[1-9]\d{0,8})-part-[^/]*\.safetensors", re.ASCII)
+"""What engines' sharded_state loaders look for: any part's name."""
 EXTRAS = "extras.safetensors"
 STATE = ".tpspec"
 """The folder that tells of an interrupted conversion."""

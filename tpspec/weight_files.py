@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from tpspec import json_strict
 from tpspec.errors import Finding, TpspecError
-from tpspec.file_names import is_plain
+from tpspec.file_names import EXPORTED, is_plain
 from tpspec.safetensors_header import StoredFile
 
 _Key = TypeVar("_Key", str, tuple[str, ...])
@@ -52,6 +52,10 @@ def find_weights(names: Collection[str], read: Callable[[str], bytes]) -> Weight
             if unsound := [name for name in found if not _is_file_name(name, ".safetensors")]:
                 problem = "has a name with characters that are not portable"
                 raise _error(Finding(ascii(unsound[0]), problem, remedy="rename the file"))
+            if any(map(EXPORTED.fullmatch, found)):
+                problem = "these are an engine's ranks, which export or the engine wrote, and no checkpoint"
+                remedy = "give what they were made of; to check them: tpspec verify DIR --engine ENGINE"
+                raise _error(Finding("weights", problem, remedy=remedy))
             if len(found) > 1:
                 _check_numbered(found)
             return WeightFiles(form, tuple(found))

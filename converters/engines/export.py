@@ -65,7 +65,8 @@ def export(
         written = tuple(journal.target.name for journal in todo)
         _complete(work, written, beside)
     present = tuple(target.name for target in work.targets if target.name not in written)
-    serve = layout.engine.serve.format(out=quote(str(out)), tp=layout.tp)
+    place = f"./{out}" if str(out).startswith("-") else str(out)  # as an option a command would take it
+    serve = layout.engine.serve.format(out=quote(place), tp=layout.tp)
     return Exported(written, present, sum(journal.target.size for journal in todo), serve)
 
 

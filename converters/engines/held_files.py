@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tpspec.config import CONFIG
@@ -27,7 +28,10 @@ def rank_files(directory: Path) -> dict[int, list[str]]:
         if rank is not None:
             found[rank].append(path.name)
     if not found:
-        raise TpspecError(f"{directory} holds no model-rank-R-part-P.safetensors")
+        raise TpspecError(
+            f"{directory} holds no model-rank-R-part-P.safetensors",
+            remedy="give what export or the engine's saver wrote; without --engine, what convert wrote",
+        )
     return found
 
 
@@ -47,21 +51,20 @@ def disagreements(manifest: ExportManifest, files: Mapping[int, Sequence[str]]) 
 def check_hashes(directory: Path, manifest: ExportManifest, files: Mapping[int, Sequence[str]]) -> Verified:
     """Whether those files that an export lists and that are there are what was written."""
     there = {name for names in files.values() for name in names}
-    ranks = [record for record in manifest.files if record.name in there]
+    present = [record for record in manifest.files if record.name in there]
     findings: list[Finding] = []
     tensors = 0
-    for record in (*ranks, *manifest.copied):
+    for record in (*present, *manifest.copied):
         wrong = list(_differs(directory, record))
         findings += wrong
-        if record in ranks and not wrong:
+        if record in present and not wrong:
             tensors += len(read_header(directory / record.name).tensors)
-    records = (*manifest.files, *manifest.copied)
-    return Verified(tuple(findings), len(records), tensors, sum(record.size for record in records))
+    return Verified(tuple(findings), len(present), tensors, sum(record.size for record in present))
 
 
 def _differs(directory: Path, record: FileRecord) -> Iterator[Finding]:
     """How a file is other than it was written."""
-    wrong = list(check_size(directory, record))
+    wrong = [replace(finding, remedy="") for finding in check_size(directory, record)]
     if not wrong and (found := hash_file(directory / record.name)) != record.xxh3_128:
         wrong = [Finding(record.name, f"has the hash {found}, {EXPORT} says {record.xxh3_128}")]
     yield from wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tpspec.checkpoint import StoredTensor
 from tpspec.converters.sinks import ZEROS, Bytes
 from tpspec.engines.layout import EngineLayout
-from tpspec.errors import Finding
+from tpspec.errors import Finding, TpspecError
 from tpspec.safetensors_header import read_header
 
 
@@ -47,6 +48,14 @@ class ComparedTensor:
         self.position += expected.size
 
 
+def _tensors(path: Path) -> Sequence[StoredTensor]:
+    try:
+        return read_header(path).tensors
+    except TpspecError as error:
+        findings = [replace(finding, remedy="") for finding in error.findings]
+        raise TpspecError(error.message, findings, "export again, or have the engine save it again") from None
+
+
 class HeldRank:
     """A rank's tensors. Those that are of the expected type and shape are `compared`, by name."""
 
@@ -56,7 +65,7 @@ class HeldRank:
         self.compared: dict[str, ComparedTensor] = {}
         self._twice: list[Finding] = []
         for name in names:
-            for tensor in read_header(directory / name).tensors:
+            for tensor in _tensors(directory / name):
                 if tensor.name in self.held:
                     problem = f"is in {self.held[tensor.name].file} too"
                     self._twice.append(Finding(tensor.name, problem, place=name))

@@ -310,7 +310,8 @@ def test_a_manifest_that_was_edited_is_refused(exported: Path, changes: dict[str
 
 def test_tensors_are_counted_with_and_without_a_source(exported: Path, source: Path) -> None:
     alone, beside = verify_export(exported, "vllm"), verify_export(exported, "vllm", open_source(str(source)))
-    assert alone.tensors == beside.tensors > 0
+    assert alone == beside
+    assert (alone.files, alone.tensors > 0, alone.bytes > 0) == (2, True, True)
 
 
 def test_verify_takes_the_release_from_the_export(tmp_path: Path) -> None:
@@ -320,6 +321,48 @@ def test_verify_takes_the_release_from_the_export(tmp_path: Path) -> None:
     assert json.loads((out / EXPORT).read_text())["names_of"] == "0.23.0"
     assert not verify_export(out, "vllm", reader).findings
     assert verify_export(out, "vllm", reader, release="0.32.0").findings
+    assert not verify_export(out, "vllm", release="0.23.1").findings
+    with pytest.raises(TpspecError, match=r"has the names of vLLM 0\.23\.0, not those of 0\.32\.0"):
+        verify_export(out, "vllm", release="0.32.0")
+
+
+def test_an_export_is_no_checkpoint_and_says_what_it_is(exported: Path) -> None:
+    with pytest.raises(TpspecError, match="an engine's ranks") as refused:
+        open_source(str(exported))
+    assert "tpspec verify DIR --engine ENGINE" in str(refused.value)
+
+
+def test_a_rank_file_that_ends_early_is_to_be_exported_again(exported: Path, source: Path) -> None:
+    os.truncate(exported / "model-rank-1-part-0.safetensors", 1000)
+    with pytest.raises(TpspecError) as refused:
+        verify_export(exported, "vllm", open_source(str(source)))
+    assert str(refused.value).endswith("→ export again, or have the engine save it again")
+
+
+def test_plain_weights_under_a_config_of_quantized_ones_are_refused(source: Path) -> None:
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(TpspecError) as refused:
+        layout_of(source, 2)
+    assert "q_proj.weight: is BF16, and config.json, by which vLLM goes, says that it is quantized" in str(
+        refused.value
+    )
+
+
+def test_an_unfinished_export_is_gone_on_with_by_the_options_that_it_was_begun_with(
+    tmp_path: Path, source: Path
+) -> None:
+    reader, layout, out = open_source(str(source)), layout_of(source, 2), tmp_path / "out"
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(reader, out, layout, max_file_size=500_000, progress=stop)
+    with pytest.raises(TpspecError) as refused:
+        export(reader, out, layout)
+    assert f"--max-file-size: was 500000 when {out} was begun, is not given" in str(refused.value)
+    assert "tensors:" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_copied_is_found_before_a_byte_is_written(tmp_path: Path, source: Path) -> None:

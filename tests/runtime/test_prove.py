@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -172,6 +173,12 @@ def test_a_proof_says_which_matrices_are_whole_on_every_rank(tmp_path: Path) -> 
     said = re.findall(r"^note: (\d+)% of the weights are whole on every rank: (.*)$", text, re.MULTILINE)
     assert [names for _, names in said] == [matrices]
     assert "note:" not in CliRunner().invoke(app, ["prove", "llama", "--tp", "2"]).output
+
+
+def test_a_proof_as_json_counts_what_the_table_counts() -> None:
+    result = CliRunner().invoke(app, ["prove", "llama", "--tp", "2", "--json"])
+    (proof,) = json.loads(result.stdout)["proofs"]
+    assert (proof["holds"], proof["counted"]) == (True, {"all_reduce": 5, "all_gather": 1})
 
 
 def test_a_model_type_that_nothing_registers_asks_for_its_code(tmp_path: Path) -> None:

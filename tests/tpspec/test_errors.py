@@ -27,6 +27,10 @@ def test_names_that_a_terminal_would_obey_are_escaped_everywhere() -> None:
     ]
 
 
+def test_a_message_of_any_length_is_printed_short() -> None:
+    assert len(str(TpspecError("x" * 100_000))) < 700
+
+
 def test_letters_of_every_language_stay() -> None:
     assert str(TpspecError("größer → 模型", [Finding("…", "×2")])) == "größer → 模型\n  …: ×2"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 from tpspec import json_strict
 from tpspec.engines.schema import EngineName
 from tpspec.errors import Finding
-from tpspec.file_names import EXPORT, carry_problem
+from tpspec.file_names import EXPORT, EXPORTED, carry_problem
 from tpspec.layout import MAX_TP
 from tpspec.manifest import FileRecord, repeated, unsound, validated
 from tpspec.regular_file import read_regular
@@ -20,13 +19,11 @@ from tpspec.regular_file import read_regular
 AGAINST = "compare it with its checkpoint: --against SRC"
 REMOVE = f"export again, or remove {EXPORT} and {AGAINST}"
 MAX_MANIFEST = 64 << 20
-_RANK_FILE = re.compile(r"model-rank-(0|[1-9]\d{0,8})-part-[^/]*\.safetensors", re.ASCII)
-"""What the loaders look for: any part's name."""
 
 
 def rank_of(name: str) -> int | None:
     """The rank that a file of this name belongs to; None where it is no rank's."""
-    match = _RANK_FILE.fullmatch(name)
+    match = EXPORTED.fullmatch(name)
     return int(match[1]) if match else None
 
 

@@ -44,10 +44,10 @@ def filled_up(rows: int, multiple: int) -> int:
 def vocabulary_misfit(rows: int, multiple: int, tp: int) -> str:
     """The two numbers where a tp does not divide a filled up vocabulary; empty where it does."""
     filled = filled_up(rows, multiple)
-    numbers = f"{filled} % {tp} = {filled % tp}"
-    return (
-        f"{rows} rows are filled up to {filled}, a multiple of {multiple}: {numbers}" if filled % tp else ""
-    )
+    if filled % tp == 0:
+        return ""
+    more = f" are filled up to {filled}, a multiple of {multiple}" if filled > rows else ""
+    return f"{rows} rows{more}: {filled} % {tp} = {filled % tp}"
 
 
 def vocabulary_cut(dim: int, rows: int, multiple: int, tp: int) -> Cut:

@@ -17,6 +17,7 @@ from tpspec.engines.schema import EngineDocument, Quantized, Scalar, Tensors
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.patterns import compile_pattern
 from tpspec.layout import Cut, TensorLayout, whole
+from tpspec.module_storage import ModuleStorage
 from tpspec.quantization import detect_format
 from tpspec.resolution import Resolution, Shared
 
@@ -82,6 +83,7 @@ class _Making:
         self.tp = tp
         self.findings: list[Finding] = []
         self.tied = bool(resolution.scope().lookup("tie_word_embeddings", {}))
+        self.storage = ModuleStorage(resolution.scope(), detect_format(resolution.config))
         self.heads = {p.rule.tied_to: p.template for p in resolution.spec.rules if p.rule.tied_to}
         """The embedding → the head that may be tied to it."""
         self._cuts: dict[tuple[int, int, str, int], Cut] = {}
@@ -180,9 +182,14 @@ class _Making:
         title, rule, sharing = self.engine.title, item.placed.rule, item.sharing
         if sharing.select:
             return f"{title} has no tensor for each unit of an axis"
+        assert item.tensor is not None
+        if self.quantized and item.parameter in ("", "weight"):
+            told = self.storage.told(item.placed, item.binding).parameters.get("weight")
+            if told and not told.accepts(item.tensor.dtype):
+                said = f"config.json, by which {title} goes, says that it is quantized"
+                return f"is {item.tensor.dtype}, and {said}"
         if self.quantized is None or item.parameter in ("", "weight", "bias"):
             return ""
-        assert item.tensor is not None
         if prod(item.tensor.shape) == 1 and item.parameter not in self.quantized.vectors:
             return f"what {title} makes of such a scale is not known"
         if item.placed.template == item.parameter:

@@ -53,6 +53,24 @@ def test_json_names_the_files_and_the_command(tpspec: Tpspec, tmp_path: Path) ->
     assert report["serve"].startswith("vllm serve ")
 
 
+def test_a_release_may_be_spelled_as_its_tag_or_shorter(tpspec: Tpspec, tmp_path: Path) -> None:
+    for_vllm = ("--engine", "vllm", "--tp", 2, "--engine-version")
+    for number, spelled in enumerate(("v0.23.0", "0.23", "0.23.0")):
+        out = tmp_path / str(number)
+        assert tpspec("export", STORIES, out, *for_vllm, spelled).status == 0
+        assert json.loads((out / "tpspec-export.json").read_text())["names_of"] == "0.23.0"
+    ran = tpspec("export", STORIES, tmp_path / "out", *for_vllm, "new")
+    assert (ran.status, "'new' is not a release such as 0.24.0" in ran.err) == (2, True)
+
+
+def test_a_folder_s_name_is_no_option_of_the_command(
+    tpspec: Tpspec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = tpspec("export", STORIES, "./-dash", "--engine", "vllm", "--tp", 2)
+    assert "vllm serve ./-dash " in ran.out
+
+
 @pytest.mark.parametrize("size", ["5 apples", "0", "0.4", "-1GB", "GB"])
 def test_what_is_no_size_is_bad_usage(tpspec: Tpspec, tmp_path: Path, size: str) -> None:
     ran = tpspec("export", STORIES, tmp_path / "out", "--engine", "vllm", "--tp", 2, "--max-file-size", size)
@@ -81,7 +99,7 @@ def test_a_tp_that_does_not_fit_is_refused_before_anything_is_written(tpspec: Tp
 
 
 def test_pad_says_which_engines_do_not_divide_the_vocabulary(tpspec: Tpspec, tmp_path: Path) -> None:
-    said = "SGLang does not load it at tp=3: the vocabulary's 512 rows are filled up to 512"
+    said = "SGLang does not load it at tp=3: the vocabulary's 512 rows: 512 % 3 = 2"
     assert said in tpspec("pad", STORIES, tmp_path / "three", "--tp", 3).out
     assert "does not load" not in tpspec("pad", STORIES, tmp_path / "sixteen", "--tp", 16).out
 

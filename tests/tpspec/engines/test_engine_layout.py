@@ -102,7 +102,7 @@ def test_a_config_without_architectures_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_class_is_the_whole_model_s_and_not_that_of_its_text_part(tmp_path: Path) -> None:
-    """Configs of transformers name both; without this a vision model's text would be exported for its own class."""
+    """Configs of vision models name both; the text part alone is no such model."""
     nested = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     with pytest.raises(TpspecError, match="names LlavaForConditionalGeneration, and"):
         made(tmp_path, "llama", 2, architectures=["LlavaForConditionalGeneration"], text_config=nested)
