@@ -17,7 +17,8 @@ class Axis:
 
     `replicate`: units are copied once there are more ranks than units. `pad`: zero units fill up
     what the ranks do not divide, to `multiple` units at a time, and then to `align` for speed; as its
-    `pair` has it where the axis belongs to one, of which it has the groups if it `leads`.
+    `pair` has it where the axis belongs to one, of which it has the groups if it `leads`. `real` is how
+    many units the model has, where the last of them are padding that its config counts.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Axis:
     align: int = 1
     pair: Pair | None = None
     leads: bool = False
+    real: int | None = None
 
     @property
     def size(self) -> int:

@@ -55,6 +55,11 @@ class Cut:
         """How many of a rank's local indices are zero fill."""
         return sum(s.length for s in self.shares[rank] or () if s.source is None)
 
+    def first(self, count: int) -> Cut:
+        """The same ranks' shares of the first `count` indices alone; what follows counts as zero fill."""
+        shares = (share and merge_adjacent(_zero_from(count, share)) for share in self.shares)
+        return Cut(self.dim, count, tuple(shares))
+
     def copies(self) -> list[tuple[int, int, int]]:
         """Coverage as (start, stop, count) runs over the dimension: how many ranks hold each index."""
         edges: dict[int, int] = {0: 0, self.size: 0}
@@ -74,6 +79,13 @@ class Cut:
                 start = position
             count += edges[position]
         return runs
+
+
+def _zero_from(end: int, share: Share) -> Iterator[Segment]:
+    for source, length in share:
+        kept = length if source is None else min(length, max(0, end - source))
+        yield Segment(source, kept)
+        yield Segment(None, length - kept)
 
 
 def whole(tp: int) -> Cut:

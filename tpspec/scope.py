@@ -89,7 +89,7 @@ class ConfigScope:
         """The ranges that an axis's sizes depend on, and its placement where it is padded with another."""
         names = {name, *(self._paired(name) or ())} if self.pad else (name,)
         axes = [self.spec.axes[each] for each in names]
-        return self.free(size for axis in axes for size in (axis.units, axis.width))
+        return self.free(size for axis in axes for size in (axis.units, axis.width, axis.real))
 
     def _free_of(self, name: str) -> frozenset[str]:
         if name not in self._free:
@@ -130,7 +130,10 @@ class ConfigScope:
         axis = self.spec.axes[name]
         units = self.count(axis.units, binding)
         width = 1 if axis.width is None else self.count(axis.width, binding)
-        sized = shared.Axis(name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units))
+        real = None if axis.real is None else min(units, self.count(axis.real, binding))
+        sized = shared.Axis(
+            name, units, width, replicate=axis.replicate, pad=pad, source=str(axis.units), real=real
+        )
         if self.pad and pad:
             return replace(sized, multiple=self.pad.multiples.get(name, 1))
         return self._padded(sized, binding, self.pad) if self.pad else sized

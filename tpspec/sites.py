@@ -211,6 +211,9 @@ class _Sites:
         weight = next((item for item in items if item.parameter != "bias"), items[0])
         cut = weight.sharing.cut(self.tp)
         width = cut.length(0) if head else weight.tensor.shape[1] if weight.tensor else 0
+        real = self.scope.axis(placed.rule.parts[0].axis).real
+        if head and real is not None:
+            cut = cut.first(real)
         place = _Place(placed, {}, weight)
         yield self._site("logits" if head else "embedding", place, None, cut=cut, elements=width)
 

@@ -118,3 +118,21 @@ def test_padding_rows_are_never_generated(tmp_path: Path):
     ranks = load_model(Loading(model.out(4)), threads=True)
     drawn = ranks.generate([(1, 9)] * 4, max_new_tokens=30, temperature=1.0)
     assert {token for completion in drawn for token in completion.tokens} == set(range(10))
+
+
+@pytest.mark.parametrize("name", ["inkling_text", "inkling2_text"])
+def test_padding_rows_that_the_config_counts_are_never_generated(tmp_path: Path, name: str):
+    """(hpcaitech/ColossalAI#6167) 102 rows for 99 tokens; the last rows give the largest logits."""
+
+    def enlarge(parameter: str, tensor: Tensor) -> None:
+        if parameter == "lm_head.weight":
+            tensor[99:] = 20 * tensor[:3]
+
+    model = tiny(tmp_path, name, enlarge, eos_token_id=None)
+    prompts = [(5, 9, 31), (7, 70, 2)]
+    ids = torch.tensor(prompts)
+    whole = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
+    for tp in (2, 4):
+        ranks = load_model(Loading(model.out(tp)), threads=True)
+        drawn = ranks.generate(prompts, max_new_tokens=8)
+        assert [list(completion.tokens) for completion in drawn] == whole[:, 3:].tolist()

@@ -159,6 +159,16 @@ def test_a_head_that_the_spec_takes_for_an_embedding_is_named(tmp_path: Path) ->
     assert "a head says `tied_to`, or `head: true`" in proof.failure
 
 
+def test_a_vocabulary_with_rows_that_are_no_tokens_says_how_many_it_has(tmp_path: Path) -> None:
+    proof = proof_of(
+        tmp_path,
+        "spec: 1\narchitecture: wrong\nmodel_types: [inkling2_text]\nextends: inkling2_text\n"
+        "axes:\n  vocab: {units: vocab_size, real: null}\n",
+    )
+    assert proof.error < 1e-5  # the model itself drops them from logits that are gathered
+    assert "generation chooses among 102 tokens, and the model among 99" in proof.failure
+
+
 def test_a_proof_says_which_matrices_are_whole_on_every_rank(tmp_path: Path) -> None:
     path = tmp_path / "whole.yaml"
     path.write_text(
