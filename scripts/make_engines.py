@@ -37,8 +37,9 @@ and what its saver writes is verified. At tp 8 KV heads are copied, and the voca
 `make test-engines` compares and serves again.
 
 To add a model class: name it in a family of `specs/engines/ENGINE.yaml`, or in one of its own that extends
-the nearest; describe a small model of it in `tests/engines/tiny_models.yaml`; `make test-engines` says which
-tensor is missing, too many, of another shape or of other values, and writes this table.
+the nearest (for oneself, in a copy of that file in `engines/` of a folder of `TPSPEC_PATH`); describe a small
+model of it in `tests/engines/tiny_models.yaml`; `make test-engines` says which tensor is missing, too many,
+of another shape or of other values, and writes this table.
 
 """
 NOTES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 from tpspec.dimensions import named
 from tpspec.errors import Finding
@@ -40,16 +41,15 @@ class Faults:
         return bool(self._found)
 
     def findings(self) -> list[Finding]:
-        """One finding for each fault, the bindings as ranges in the module's name."""
-        return [
-            Finding(
-                where_bound(pattern, bindings, self.ranges) + what if pattern else what,
-                problem,
-                place,
-                remedy,
-            )
-            for (what, pattern, problem, place, remedy), bindings in self._found.items()
-        ]
+        """One finding for each fault, the bindings as ranges in the module's name.
+
+        Tensors that no pattern names are joined where they have the same fault in all layers, experts, ….
+        """
+        found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for (what, pattern, problem, place, remedy), bindings in self._found.items():
+            name = where_bound(pattern, bindings, self.ranges) + what if pattern else what
+            found[name if pattern else skeleton_of(name)[0], problem, place, remedy].append(name)
+        return [Finding(name, *said) for (_, *said), names in found.items() for name in _joined(names)]
 
 
 def where_bound(
@@ -61,6 +61,12 @@ def where_bound(
         numbers = {binding[name] for binding in bindings if name in binding}
         text = text.replace(f"{{{name}}}", spans(numbers or ranges[name]))
     return text
+
+
+def _joined(names: Sequence[str]) -> Sequence[str]:
+    """Names that differ in their numbers as one, where all combinations of those are among them."""
+    places = [set(place) for place in zip(*(skeleton_of(name)[1] for name in names), strict=True)]
+    return list(labels(names).values())[:1] if prod(map(len, places)) == len(names) else names
 
 
 def spans(numbers: Iterable[int]) -> str:

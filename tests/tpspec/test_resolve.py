@@ -105,6 +105,19 @@ def test_all_tensors_that_do_not_belong_are_named_at_once() -> None:
     assert "model.layers.1-2.mlp.up_proj: is not in the checkpoint" in text
 
 
+def test_unknown_tensors_of_all_layers_are_one_finding() -> None:
+    """A vision model's tower would fill screens; what stands in some layers alone is named one by one."""
+    tower = {f"vision.layers.{i}.{name}_proj.weight": (4, 4) for i in range(24) for name in "kq"}
+    strewn = {"extra.0.1": (2,), "extra.1.0": (2,)}
+    said = [line for line in problems(of_llama(llama_shapes() | tower | strewn)) if "no rule of" in line]
+    assert [line.split(":")[0] for line in said] == [
+        "vision.layers.0-23.k_proj.weight",
+        "vision.layers.0-23.q_proj.weight",
+        "extra.0.1",
+        "extra.1.0",
+    ]
+
+
 def test_shapes_are_held_against_the_config_in_both_dimensions() -> None:
     text = "\n".join(problems(of_llama(intermediate_size=64, hidden_size=40)))
     assert "model.layers.0-2.mlp.down_proj.weight: shape [32, 48] has 48 in dimension 1" in text

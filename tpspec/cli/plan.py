@@ -110,13 +110,20 @@ def command(
     PATH is what `tpspec validate` takes: a config.json is enough. Weights are counted tensor by tensor, cache
     and collectives as the spec says; times are floors, from the figures of a device and its links.
     """
+    from tpspec.errors import TpspecError
     from tpspec.hub import locate
     from tpspec.planning.plan import make_plan, usual_context
     from tpspec.planning.served import served_config, served_tensors
     from tpspec.planning.sizes import Question
+    from tpspec.quantities import size
     from tpspec.resolve import choose_spec, resolve
 
     device = _hardware(hardware, calibrate, figures)
+    if reserve >= device.hbm:
+        raise TpspecError(
+            f"a device has {size(device.hbm)}, and {size(reserve)} of it are for neither weights nor cache",
+            remedy="give a smaller --reserve",
+        )
     located = locate(path)
     checkpoint = located.checkpoint
     headers = checkpoint is not None and checkpoint.format == "safetensors"

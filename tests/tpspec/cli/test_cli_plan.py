@@ -36,6 +36,15 @@ def test_json_has_all_numbers(tpspec: Tpspec):
     assert report["headers"] is False
 
 
+def test_a_reserve_that_leaves_nothing_is_refused(tpspec: Tpspec):
+    ran = tpspec("plan", LLAMA, "--tp", "2", "--hbm", "1GiB")
+    assert (ran.status, ran.err.splitlines()[0]) == (
+        1,
+        "error: a device has 1 GiB, and 4 GiB of it are for neither weights nor cache",
+    )
+    assert "--reserve" in ran.err
+
+
 def test_a_checkpoint_s_own_headers_are_used(tpspec: Tpspec):
     report = json.loads(tpspec("plan", STORIES, "--tp", "2", "--json").out)
     (size,) = report["sizes"]
