@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_checkpoints import RECORDS, write
 
 STORIES = Path(__file__).parents[2] / "models" / "stories260k"
 Tpspec = Callable[..., Any]
@@ -136,3 +137,18 @@ def test_commands_for_what_convert_wrote_know_an_export(tpspec: Tpspec, tmp_path
     assert ran.status == 1
     assert f"{out} is an export for an engine" in ran.err
     assert f"tpspec verify {out} --engine ENGINE" in ran.err
+
+
+def test_pad_is_no_remedy_and_says_so_where_an_engine_wants_fewer_ranks(
+    tpspec: Tpspec, tmp_path: Path
+) -> None:
+    source = write(json.loads(RECORDS.read_text())["models"]["qwen3_moe"], tmp_path / "source")
+    wanted = "`tp <= num_experts` does not hold, where num_experts = 8, tp = 16"
+    ran = tpspec("export", source, tmp_path / "out", "--engine", "vllm", "--tp", 16)
+    assert (ran.status, "tpspec pad" in ran.err) == (1, False)
+    assert (
+        f"vLLM does not load it at tp=16: {wanted}"
+        in tpspec("pad", source, tmp_path / "padded", "--tp", 16).out
+    )
+    ran = tpspec("export", tmp_path / "padded", tmp_path / "out", "--engine", "vllm", "--tp", 16)
+    assert f"vLLM refuses this model at tp=16: {wanted}" in ran.err
