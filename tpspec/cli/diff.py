@@ -85,7 +85,7 @@ def _plan_file(path: Path) -> dict[str, str] | None:
 
 
 def _print(plan: str, diff: PlanDiff) -> None:
-    from tpspec.cli.tables import head, print_columns
+    from tpspec.cli.tables import head, print_columns, print_wrapped
     from tpspec.quantities import size
 
     if diff.differences:
@@ -105,7 +105,7 @@ def _print(plan: str, diff: PlanDiff) -> None:
     more = _more(diff.more_per_rank) or "as much"
     held = f"a rank holds {size(diff.rank_bytes)} by the spec, {more} by the plan"
     exchanged = f"; {_more(diff.more_per_token)} exchanged per token" if diff.more_per_token else ""
-    click.echo(f"{plan} at tp={diff.tp}: {diff.alike} tensors alike; {held}{exchanged}")
+    print_wrapped(f"{plan} at tp={diff.tp}: {diff.alike} tensors alike; {held}{exchanged}", below="  ")
     for pattern in diff.unmatched:
         numbered = any(piece.isdecimal() for piece in pattern.split("."))
         hint = ": plans write * in the place of numbers" if numbered else ""
