@@ -20,7 +20,7 @@ from tpspec.errors import TpspecError
 from tpspec.language.registry import spec_for
 from tpspec.layout import Segment, Share
 from tpspec.padding import Order, Pair, Slots, slots
-from tpspec.resolve import resolve, resolve_fitting
+from tpspec.resolve import choose_spec, resolve, resolve_fitting
 
 MODELS = Path(__file__).parents[1] / "models"
 LLAMA_70B = json.loads((MODELS / "Meta-Llama-3-70B" / "config.json").read_text())
@@ -217,3 +217,14 @@ def test_a_quantized_head_is_padded_to_whole_packs() -> None:
     assert padding.fits(3)
     held = {axis.local(3) for item in padding.shared for axis in item.sharing.axes if axis.name == "vocab"}
     assert held == {48}
+
+
+def test_columns_that_are_an_odd_number_of_groups_get_the_groups_that_the_ranks_lack() -> None:
+    """Qwen2.5-72B in GPTQ: 29568 columns are 231 groups of 128; eight ranks hold 29 each."""
+    config = json.loads((MODELS.parent / "fixtures" / "configs" / "Qwen2.5-72B.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+    spec = choose_spec(config)
+    assert not resolve(spec, config).fits(8)
+    padded = resolve(spec, config, pad="kv")
+    assert padded.fits(8)
+    assert padded.scope(8).axis("ffn", {}).local(8) == 29 * 128
