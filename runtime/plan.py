@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 
 from tpspec.errors import Finding, TpspecError
 from tpspec.runtime.agreement import from_rank_0
@@ -48,7 +47,8 @@ def make_plan(directory: Path, request: Request) -> tuple[Plan, list[Continuatio
 
     Raises TpspecError for prompts that the model cannot take, all at once.
     """
-    config = AutoConfig.from_pretrained(str(directory), trust_remote_code=False).get_text_config()
+    whole = AutoConfig.from_pretrained(str(directory), trust_remote_code=False)
+    config = whole.get_text_config()
     positions: int | None = getattr(config, "max_position_embeddings", None)
     tokenizer = None
     if request.stop or any(isinstance(prompt, str) for prompt in request.prompts):
@@ -69,7 +69,7 @@ def make_plan(directory: Path, request: Request) -> tuple[Plan, list[Continuatio
     rooms = [request.max_new_tokens] * len(prompts)
     if positions is not None:  # the last token is not read again, and needs no position
         rooms = [min(room, positions - len(ids) + 1) for room, ids in zip(rooms, prompts, strict=True)]
-    eos = _end_tokens(directory, config.eos_token_id)
+    eos = _end_tokens(directory, whole)
     plan = Plan(prompts, rooms, eos, positions, request.sampling, bool(request.stop), request.batch_size)
     texts = [Continuation(tokenizer, ids, request.stop) for ids in prompts] if tokenizer else None
     return plan, texts
@@ -93,9 +93,11 @@ def _problem(ids: tuple[int, ...], positions: int | None, vocabulary: int) -> st
     return ""
 
 
-def _end_tokens(directory: Path, of_config: Any) -> list[int]:
+def _end_tokens(directory: Path, config: PretrainedConfig) -> list[int]:
     """The tokens that end a text: of generation_config.json, which may list several, else of config.json."""
-    found = of_config
     if (directory / "generation_config.json").exists():
-        found = GenerationConfig.from_pretrained(str(directory)).eos_token_id
+        settings = GenerationConfig.from_pretrained(str(directory))
+    else:
+        settings = GenerationConfig.from_model_config(config)  # not every model's config has them
+    found: int | list[int] | None = settings.eos_token_id
     return found if isinstance(found, list) else [] if found is None else [found]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from stories import ONCE, PROMPTS, STORIES, continued, loaded, sharded
+from tiny_ranks import tiny
 from transformers import AutoTokenizer
 
 import tpspec.runtime
@@ -242,6 +243,16 @@ def test_eos_may_be_several_tokens_and_stand_in_either_config(tmp_path: Path):
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps({**config, "eos_token_id": fifth}))
     assert load(out, threads=True, verify=False).generate(ONCE, max_new_tokens=20) == [completion]
+
+
+def test_a_model_whose_config_knows_no_end_goes_on(tmp_path: Path):
+    model = tiny(tmp_path, "cpmant")
+    ids = torch.tensor([[5, 6, 7]])
+    own = {"attention_mask": torch.ones_like(ids), "do_sample": False, "use_cache": False}
+    whole = model.model.generate(ids, max_new_tokens=4, **own)
+    (model.out(2) / "generation_config.json").unlink(missing_ok=True)
+    (completion,) = load(model.out(2), threads=True, verify=False).generate([(5, 6, 7)], max_new_tokens=4)
+    assert (completion.finish, list(completion.tokens)) == ("length", whole[0, 3:].tolist())
 
 
 def test_the_example_of_the_docstring_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
