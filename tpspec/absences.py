@@ -49,22 +49,27 @@ class Absences:
         for placed in self.spec.rules:
             if placed.form and placed.form not in forms:
                 continue
-            required = not (placed.rule.optional or placed.pattern.subtree or self.tied(placed))
-            if not (required or present[id(placed)]):
+            if placed.pattern.subtree or (placed.rule.optional is True and not present[id(placed)]):
                 continue
             for binding in self._expected(placed):
                 values = tuple(binding.values())
-                has = present[id(placed)].get(values)
-                if has is None:
-                    if required and (id(placed), values) not in at_fault:
-                        self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
-                elif not (
-                    placed.pattern.subtree or self.tied(placed) or (id(placed), values) in at_fault
-                ) and (lacking := self._lacking(placed, binding, has)):
-                    problem = f"has {', '.join(sorted(has))} but no {' and no '.join(lacking)}"
-                    self.faults.add(placed.pattern, problem, placed.place, binding=binding)
-                else:
-                    self._check_bias(placed, binding, has)
+                self._check_module(
+                    placed, binding, present[id(placed)].get(values), (id(placed), values) in at_fault
+                )
+
+    def _check_module(
+        self, placed: PlacedRule, binding: Mapping[str, int], has: Mapping[str, str] | None, at_fault: bool
+    ) -> None:
+        """Whether a module has what it needs; a tied head has no more than its bias."""
+        tied = self.tied(placed)
+        if has is None and not tied:
+            if not (at_fault or self.rules.optional(placed, binding)):
+                self.faults.add(placed.pattern, *self._absent(placed), binding=binding)
+        elif has and not (tied or at_fault) and (lacking := self._lacking(placed, binding, has)):
+            problem = f"has {', '.join(sorted(has))} but no {' and no '.join(lacking)}"
+            self.faults.add(placed.pattern, problem, placed.place, binding=binding)
+        else:
+            self._check_bias(placed, binding, has or {})
 
     def _lacking(self, placed: PlacedRule, binding: Mapping[str, int], has: Mapping[str, str]) -> list[str]:
         """The tensors that a module needs beside those that it has, by their element types."""

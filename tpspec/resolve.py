@@ -173,8 +173,9 @@ class _Resolver:
     def _alike(self, placed: PlacedRule, binding: Mapping[str, int]) -> Iterator[Shared]:
         """What a rule makes of all layers, experts and heads that a binding leaves open."""
         rule, sharing = placed.rule, self.rules.sharing(placed, binding, "weight", None)
-        if rule.optional or placed.pattern.subtree or rule.tag in NO_RANK:
-            yield Shared(placed, binding, sharing, count=0 if rule.optional else 1)
+        optional = self.rules.optional(placed, binding)
+        if optional or placed.pattern.subtree or rule.tag in NO_RANK:
+            yield Shared(placed, binding, sharing, count=0 if optional else 1)
             return
         count = prod(len(self.scope.range(name)) for name in placed.pattern.variables if name not in binding)
         for parameter in parameters(self.rules, placed, binding):

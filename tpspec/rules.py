@@ -81,6 +81,11 @@ class Rules:
             self._memo[key] = bool(self.scope.evaluate(when, binding))
         return bool(self._memo[key])
 
+    def optional(self, placed: PlacedRule, binding: Mapping[str, int]) -> bool:
+        """Whether a checkpoint may leave a module's tensors out. Raises ExpressionError."""
+        said = placed.rule.optional
+        return bool(said is True or (said and self.scope.evaluate(said, binding)))
+
     def sharing(
         self,
         placed: PlacedRule,

@@ -54,8 +54,6 @@ UNSAID_BYTES = {
     "longcat_flash": "matrices of experts that give back what they get, which a file need not hold",
     "phi4_multimodal": "the other modalities' towers",
     "qwen4_exp_text": "a table whose sizes are primes",
-    "xlstm": "transformers stores a head that the config ties",
-    "zamba": "one of the layers that share a block stores it",
 }
 """What a config alone does not say, by spec; `tpspec plan` says so in words."""
 OTHER_WIRE = {

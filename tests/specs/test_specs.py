@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from functools import cache
 from math import prod
 
 import pytest
 from tiny_models import LEGACY, SPEC_NAMES, VARIANTS, Variant, variants_of
 
+from scripts.proofs import read_proofs
 from tpspec.language.registry import BUILT_IN, built_in_index, make_index, spec_named
 from tpspec.layout import Layout
-from tpspec.resolution import Resolution, Shared
+from tpspec.quantization import detect_format
+from tpspec.resolution import Resolution
 from tpspec.resolve import resolve
+from tpspec.rules import Rules
 from tpspec.scope import ConfigScope
+from tpspec.sites import implied_sites, predicted
 
 SIZES = (2, 4, 8)
 MAX_LINES = 60
 
+PROOFS = read_proofs()
 SAID_BY_CONFIG = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
 """Sizes for which a spec knows two spellings, and no default: without them there is no model."""
 
@@ -74,23 +78,34 @@ def test_the_config_alone_gives_the_shape_of_every_tensor(variant):
     unknown = [item for item in alone.shared if item.tensor is None and item.count and not item.sharing.apart]
     left_out = {item.placed.template for item in unknown}
     assert left_out in (set(), UNSAID.get(variant.spec_name, set()))
-    if str(variant) == "xlstm-tied":
-        left_out.add("lm_head")  # transformers stores a head that this config ties
-    assert _shapes(alone.shared, left_out) == _shapes(resolved(variant).shared, left_out)
+    assert _shapes(alone, left_out) == _shapes(resolved(variant), left_out)
 
 
-def _shapes(shared: Iterable[Shared], left_out: set[str]) -> dict[str, Counter[tuple[str, tuple[int, ...]]]]:
+def _shapes(resolution: Resolution, left_out: set[str]) -> dict[str, Counter[tuple[str, tuple[int, ...]]]]:
     """How many tensors of each shape a rule has; of forms, which name them otherwise, how many elements."""
     found: dict[str, Counter[tuple[str, tuple[int, ...]]]] = defaultdict(Counter)
-    for item in shared:
+    rules = Rules(resolution.scope(), detect_format(resolution.config))
+    for item in resolution.shared:
         placed, tensor = item.placed, item.tensor
-        if tensor is None or placed.rule.optional or item.sharing.apart or placed.template in left_out:
+        if tensor is None or item.sharing.apart or placed.template in left_out:
+            continue
+        if rules.optional(placed, item.binding):
             continue
         if placed.form:
             found[placed.form[0]]["elements", ()] += item.count * prod(tensor.shape)
         else:
             found[placed.template][item.parameter or "weight", tensor.shape] += item.count
     return found
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.name == "tiny"], ids=str)
+def test_a_pass_runs_the_collectives_that_were_predicted_from_the_config_and_from_the_checkpoint(variant):
+    alone = resolve(variant.spec, variant.checkpoint.config)
+    text_alone = not variant.spec.inputs
+    for tp, proved in PROOFS[variant.model_type]["tp"].items():
+        counted = {kind: number for kind, number in proved.items() if kind != "error"}
+        for resolution in (alone, resolved(variant)):
+            assert predicted(implied_sites(resolution, int(tp)), text_alone=text_alone) == counted
 
 
 @pytest.mark.parametrize("tp", SIZES)
@@ -129,8 +144,7 @@ def test_every_rule_is_used_by_some_tiny_model(name):
     rules = {
         (placed.template, placed.place)
         for placed in spec_named(name).rules
-        # A module's output, or a sum of a block that another layer stores: neither has a tensor.
-        if not (placed.rule.optional and placed.rule.tag in ("once", "row"))
+        if not (placed.rule.optional and placed.rule.tag == "once")  # a module's output has no tensor
     }
     assert rules - used == set()
 

@@ -44,7 +44,7 @@ def round_up(value: int, multiple: int) -> int:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "int": int, "len": len, "min": min, "max": max, "ceil": ceil, "isqrt": isqrt, "sqrt": sqrt,
-    "round_up": round_up,
+    "round_up": round_up, "index": list.index,
 }  # fmt: skip
 CONSTANTS = {"true": True, "false": False, "null": None}
 

@@ -163,8 +163,8 @@ class Rule(Strict):
     """Whether the checkpoint stores a bias; unsaid, both are fine."""
     when: Expr | None = None
     """The condition, over ranges and config names, under which the rule applies."""
-    optional: bool = False
-    """Whether the checkpoint may leave the tensors out."""
+    optional: Literal[True] | Expr | None = None
+    """Whether, or where, the checkpoint may leave the tensors out (a block that an earlier layer stores)."""
     head: bool = False
     """The module gives the logits; so does, unsaid, one that is tied to an embedding."""
     tied_to: Names | None = None

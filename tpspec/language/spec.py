@@ -32,7 +32,8 @@ class PlacedRule:
     def expressions(self) -> tuple[Expression, ...]:
         """Everything in the rule that is computed from the config."""
         rule = self.rule
-        single = (rule.when, rule.blocks, rule.in_, rule.out, rule.bias, rule.runs)
+        optional = None if rule.optional is True else rule.optional
+        single = (rule.when, optional, rule.blocks, rule.in_, rule.out, rule.bias, rule.runs)
         many = (*(rule.width or ()), *(rule.shape or ()), *rule.sizes, *(part.width for part in rule.parts))
         return tuple(expression for expression in (*single, *many) if expression is not None)
 

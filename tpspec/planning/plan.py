@@ -13,7 +13,7 @@ from tpspec.planning.choices import rank_choices
 from tpspec.planning.hardware import Hardware
 from tpspec.planning.report import Advice, Choice, Link, PlanReport, Refused
 from tpspec.planning.sizes import AtSize, Basis, Question
-from tpspec.planning.weights import unsaid
+from tpspec.planning.weights import left_out, unsaid
 from tpspec.quantities import size
 from tpspec.resolution import Resolution
 from tpspec.resolve import resolve
@@ -140,11 +140,8 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
         )
         if resolution.config.get("quantization_config"):
             yield "not counted, since a checkpoint may lack them: the format's input scales and orders"
-        optional = {
-            rule.template for rule in spec.rules if rule.rule.optional and rule.rule.tag not in UNCOUNTED
-        }
-        if optional:
-            yield f"not counted, since a checkpoint may lack them: {', '.join(sorted(optional))}"
+        if optional := left_out(resolution):
+            yield f"not counted, since a checkpoint may lack them: {', '.join(optional)}"
     if basis.question.dtype:
         yield f"weights are counted in {basis.question.dtype}, whatever they are stored in"
     if not names_dtype(resolution.config):
@@ -154,8 +151,8 @@ def _notes(basis: Basis, *, headers: bool) -> Iterator[str]:
     context, positions = basis.question.context, positions_of(resolution.config)
     if positions and context > positions:
         yield f"sequences of {context} tokens are longer than the {positions} positions of the config"
-    if left_out := unsaid(resolution):
-        yield f"not counted, since the config does not give their shapes: {', '.join(left_out)}"
+    if shapeless := unsaid(resolution):
+        yield f"not counted, since the config does not give their shapes: {', '.join(shapeless)}"
     many = any(resolution.ranges[name] for name in spec.active)
     if many and not any(kind.experts for kind in basis.stored.kinds):
         yield "the config does not say how many experts a token uses: all are counted as read"
@@ -181,10 +178,6 @@ def _sources(hardware: Hardware) -> Iterator[str]:
             f"measured while a step read {size(hardware.overhead)}: that is the time of overhead, not of "
             "memory and arithmetic; a larger model shows what the machine does"
         )
-
-
-UNCOUNTED = ("once", "unused", "drop")
-"""Optional things that no rank holds, or that are a module's output."""
 
 
 def usual_context(config: Mapping[str, object], context: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -152,6 +152,17 @@ def unsaid(resolution: Resolution) -> list[str]:
         for item in resolution.shared
         if item.tensor is None and item.count and not item.sharing.apart
     ]
+
+
+def left_out(resolution: Resolution) -> list[str]:
+    """Modules that a checkpoint may have, and that a config alone does not count."""
+    found: defaultdict[PlacedRule, list[Mapping[str, int]]] = defaultdict(list)
+    for item in resolution.shared:
+        if not (item.count or item.sharing.apart or item.placed.rule.tag == "once"):
+            found[item.placed].append(item.binding)
+    return sorted(
+        where_bound(placed.pattern, bindings, resolution.ranges) for placed, bindings in found.items()
+    )
 
 
 def axes(resolution: Resolution) -> tuple[Axis, ...]:

@@ -272,11 +272,14 @@ def test_what_the_config_cannot_say_is_said_in_words():
     assert "the format's input scales and orders" in notes
 
 
-def test_a_block_that_a_checkpoint_may_store_anywhere_is_named_and_not_counted():
+def test_a_block_that_layers_share_is_counted_once_and_named_where_a_checkpoint_may_repeat_it():
     spec = spec_named("zamba")
     resolution = resolve(spec, {**spec.tiny, "model_type": "zamba"})
     report = make_plan("it", resolution, find_hardware("l4"), Question(sizes=(1,)), headers=False)
-    assert any("model.layers.{layer}.shared_transf.self_attn.q_proj" in note for note in report.notes)
+    (note,) = (note for note in report.notes if "a checkpoint may lack them" in note)
+    assert "model.layers.2.shared_transf.self_attn.q_proj" in note
+    assert "model.layers.1." not in note
+    assert report.parameters == 89984  # what transformers stores
 
 
 @pytest.mark.parametrize(("positions", "context"), [(4096, 4096), (None, 8192), (131072, 8192)])
