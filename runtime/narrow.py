@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from tpspec.axes import Axis, held_units
 from tpspec.errors import Finding, TpspecError
@@ -48,6 +48,14 @@ def _set_config(model: PreTrainedModel, scope: ConfigScope) -> None:
             ]
         else:
             value = scope.evaluate(expression)
+        _set_value(config, key, value)
+
+
+def _set_value(config: PretrainedConfig, key: str, value: Any) -> None:
+    """Sets a config's value; what its class computes from others is this config's own from here on."""
+    if isinstance(getattr(type(config), key, None), property):
+        config.__class__ = type(type(config).__name__, (type(config),), {key: property(lambda _: value)})
+    else:
         setattr(config, key, value)
 
 

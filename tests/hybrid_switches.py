@@ -106,6 +106,9 @@ HYBRID: dict[str, dict[str, dict[str, Any]]] = {
     },
     "rwkv": {"tied": {"config": {"tie_word_embeddings": True, "attention_hidden_size": None}}},
     "zamba": {"untied": {"config": {"tie_word_embeddings": False, "mamba_proj_bias": False}}},
-    "xlstm": {"tied": {"config": {"use_bias": False, "tie_word_embeddings": True}}},
+    "xlstm": {
+        "tied": {"config": {"use_bias": False, "tie_word_embeddings": True}},
+        "narrow": {"config": {"hidden_size": 64}},
+    },
     "minimax": {"tied": {"config": {"tie_word_embeddings": True}}},
 }
