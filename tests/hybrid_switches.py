@@ -61,7 +61,7 @@ HYBRID: dict[str, dict[str, dict[str, Any]]] = {
     },
     "kimi_linear": {
         "published": {
-            "config": {"q_lora_rank": None},
+            "config": {"q_lora_rank": None, "attention_bias": False, "tie_word_embeddings": True},
             "respelled": {"0.block_sparse_moe.": "0.mlp."},
         }
     },
@@ -90,7 +90,12 @@ HYBRID: dict[str, dict[str, dict[str, Any]]] = {
         "untied": {"config": {"tie_word_embeddings": False, "use_bias": False, "use_conv_bias": False}}
     },
     "recurrent_gemma": {"untied": {"config": {"tie_word_embeddings": False, "attention_bias": True}}},
-    "bailing_hybrid": {"published": {"extra": _tower("model.layers.3.eh_proj")}},
+    "bailing_hybrid": {
+        "published": {
+            "config": {"attention_bias": False, "tie_word_embeddings": True},
+            "extra": _tower("model.layers.3.eh_proj"),
+        }
+    },
     "zamba2": {
         "two-blocks": {
             "config": {"num_mem_blocks": 2, "layers_block_type": ["hybrid", "linear_attention", "hybrid"]}

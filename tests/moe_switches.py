@@ -50,7 +50,14 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
     "hy_v3": {"published": {"config": {"mlp_bias": False}, "extra": _layer("model.layers.2")}},
     "deepseek_v2": {
         "lite": {
-            "config": {"q_lora_rank": None, "topk_method": "greedy", "n_group": None, "topk_group": None},
+            "config": {
+                "q_lora_rank": None,
+                "attention_bias": False,
+                "mlp_bias": False,
+                "topk_method": "greedy",
+                "n_group": None,
+                "topk_group": None,
+            },
         }
     },
     "youtu": {"no-q-lora": {"config": {"q_lora_rank": None, "tie_word_embeddings": False}}},
@@ -65,7 +72,9 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "axk2": {"published": {"extra": _layer("model.layers.3")}},
-    "longcat_flash": {"published": {"extra": _layer("model.mtp.layers.0")}},
+    "longcat_flash": {
+        "published": {"config": {"attention_bias": False}, "extra": _layer("model.mtp.layers.0")},
+    },
     "jetmoe": {"untied": {"config": {"tie_word_embeddings": False}}},
     "cohere2_moe": {"routed": {"config": {"num_shared_experts": 0, "tie_word_embeddings": False}}},
     "aria": {
