@@ -19,8 +19,7 @@ from tpspec.converters.pipeline import dealt, opened
 from tpspec.converters.readers import PreshardedReader, Reader
 from tpspec.converters.targets import Visit, targets, visits
 from tpspec.errors import Finding, TpspecError
-from tpspec.manifest import FileRecord
-from tpspec.presharded import Presharded, check_size, hash_file
+from tpspec.presharded import Presharded, check_file, check_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,12 @@ def verify(
     """Checks sizes, headers, hashes and contents. Raises TpspecError where the manifest is unusable."""
     presharded = Presharded.open(directory)
     manifest = presharded.manifest
-    findings = [finding for record in manifest.copied for finding in _check_file(directory, record)]
+    findings = [finding for record in manifest.copied for finding in check_file(directory, record)]
     broken = list(_check_headers(presharded))
     if broken:
         findings += broken
         for record in manifest.own_files():
-            findings += _check_file(directory, record)
+            findings += check_file(directory, record)
     elif against and (differing := list(_check_tensors(presharded, against))):
         findings += differing
     else:
@@ -56,18 +55,6 @@ def verify(
     records = (*manifest.own_files(), *manifest.copied)
     size = sum(record.size for record in records)
     return Verified(tuple(dict.fromkeys(findings)), len(records), len(presharded.stored), size)
-
-
-def _check_file(directory: Path, record: FileRecord) -> Iterator[Finding]:
-    wrong = list(check_size(directory, record))
-    yield from wrong
-    if not wrong:
-        yield from _check_hash(record, hash_file(directory / record.name))
-
-
-def _check_hash(record: FileRecord, found: str) -> Iterator[Finding]:
-    if found != record.xxh3_128:
-        yield Finding(record.name, f"has the hash {found}, the manifest says {record.xxh3_128}")
 
 
 def _check_headers(presharded: Presharded) -> Iterator[Finding]:
@@ -108,7 +95,7 @@ def _check_contents(
         ]
         digests = _compare(reader, plan, files, progress, strip_bytes)
     for file, record in zip(files, manifest.own_files(), strict=True):
-        yield from _check_hash(record, file.hexdigest())
+        yield from check_hash(record, file.hexdigest())
     for file in files:
         yield from _describe(file, plan, against)
     for source, digest in zip(

@@ -39,10 +39,17 @@ class Loading:
     code: Path | None = None
 
     def open(self) -> Presharded:
-        """The directory, before a rank starts. Raises TpspecError where the runtime cannot run it."""
+        """The directory, before a rank starts.
+
+        Raises TpspecError where the runtime cannot run it, or, unless it is not to `verify`, where a
+        config or a tokenizer's file was edited.
+        """
         if self.dtype not in (None, *DTYPES):
             raise TpspecError(f"there is no dtype '{self.dtype}' to load as; there are {', '.join(DTYPES)}")
-        return Presharded.open(self.directory)
+        presharded = Presharded.open(self.directory)
+        if self.verify:
+            presharded.check_copied()
+        return presharded
 
     def remarks(self, presharded: Presharded) -> list[str]:
         """What a user should know before the ranks start."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tpspec import __version__, json_strict
+from tpspec.config import CONFIG
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import EXPORT, EXTRAS, MANIFEST, STATE, carry_problem, is_plain, rank_file
 from tpspec.layout import Cut, Share
@@ -246,6 +247,8 @@ def _source_name_findings(names: Sequence[str]) -> Iterator[Finding]:
 
 def _copied_name_findings(manifest: Manifest) -> Iterator[Finding]:
     names = [record.name for record in manifest.copied]
+    if CONFIG not in names:
+        yield Finding("copied", f"{CONFIG} is not listed, without which nothing loads")
     for name in names:
         if problem := carry_problem(name):
             yield Finding("copied", f"{name!r:.80} {problem}")

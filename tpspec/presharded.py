@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from tpspec.regular_file import open_regular, read_regular
 from tpspec.safetensors_header import StoredFile, StoredTensor, parse_header, read_header
 
 HASH_BLOCK = 4 << 20
+LOADED = frozenset({".json", ".jinja", ".model", ".txt", ".tiktoken"})
+"""Suffixes of what loading reads beside the ranks: configs and tokenizers, not a README or pictures."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,17 @@ class Presharded:
             lambda name: read_regular(directory / name, MAX_BYTES, name),
         )
         return cls(directory, manifest, config, tuple(files), _layout(manifest, files))
+
+    def check_copied(self) -> None:
+        """Looks at the configs and the tokenizer's files, which decide what the ranks compute and read.
+
+        Raises TpspecError with all that are not as they were copied.
+        """
+        records = [record for record in self.manifest.copied if Path(record.name).suffix in LOADED]
+        found = [finding for record in records for finding in check_file(self.directory, record)]
+        if findings := [replace(finding, remedy="") for finding in found]:
+            remedy = "convert again, from a checkpoint that says so; or load it as it is: --no-verify"
+            raise TpspecError(f"{self.directory} was edited", first_findings(findings), remedy)
 
     def rank_header(self, rank: int) -> StoredFile:
         """A rank file's header, every tensor in it of the shape that its cut gives the rank."""
@@ -124,6 +137,20 @@ def check_size(directory: Path, record: FileRecord) -> Iterator[Finding]:
         return
     if size != record.size:
         yield Finding(record.name, f"has {size} bytes, the manifest says {record.size}")
+
+
+def check_file(directory: Path, record: FileRecord) -> Iterator[Finding]:
+    """Whether a file of a directory has the size and the hash that its record says."""
+    wrong = list(check_size(directory, record))
+    yield from wrong
+    if not wrong:
+        yield from check_hash(record, hash_file(directory / record.name))
+
+
+def check_hash(record: FileRecord, found: str) -> Iterator[Finding]:
+    """Whether the hash that was found is the record's."""
+    if found != record.xxh3_128:
+        yield Finding(record.name, f"has the hash {found}, the manifest says {record.xxh3_128}")
 
 
 def hash_file(path: Path) -> str:

@@ -125,7 +125,7 @@ def test_prompts_may_be_token_ids_and_then_need_no_tokenizer(tmp_path: Path):
     ids = tuple(AutoTokenizer.from_pretrained(STORIES)(ONCE)["input_ids"])
     bare = tmp_path / "bare"
     shutil.copytree(sharded(2), bare, ignore=shutil.ignore_patterns("tokenizer*"))
-    model = load(bare, threads=True)
+    model = load(bare, threads=True, verify=False)
     (completion,) = model.generate([ids], max_new_tokens=20)
     assert (completion.tokens, completion.text) == (continued(ONCE, 20), "")
     with pytest.raises(TpspecError) as raised:
@@ -229,7 +229,7 @@ def test_chat_needs_a_template(tmp_path: Path):
     template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
     config = json.loads((out / "tokenizer_config.json").read_text())
     (out / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
-    (completion,) = load(out, threads=True).generate(ONCE, chat=True, max_new_tokens=20)
+    (completion,) = load(out, threads=True, verify=False).generate(ONCE, chat=True, max_new_tokens=20)
     assert completion.tokens == continued(ONCE, 20)
 
 
@@ -237,7 +237,7 @@ def test_eos_may_be_several_tokens_and_stand_in_either_config(tmp_path: Path):
     out = shutil.copytree(sharded(1), tmp_path / "out")
     fifth = continued(ONCE, 5)[4]
     (out / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, fifth]}))
-    (completion,) = load(out, threads=True).generate(ONCE, max_new_tokens=20)
+    (completion,) = load(out, threads=True, verify=False).generate(ONCE, max_new_tokens=20)
     assert (completion.finish, completion.tokens) == ("eos", continued(ONCE, 5))
     (out / "generation_config.json").unlink()
     config = json.loads((out / "config.json").read_text())
@@ -260,6 +260,16 @@ def test_the_example_of_the_docstring_runs(tmp_path: Path, monkeypatch: pytest.M
     Path("stories-tp2").symlink_to(sharded(2))
     result = doctest.testmod(tpspec.runtime)
     assert (result.attempted, result.failed) == (2, 0)
+
+
+def test_an_edited_config_is_refused_unless_it_is_not_to_be_verified(tmp_path: Path):
+    out = shutil.copytree(sharded(2), tmp_path / "out")
+    config = (out / "config.json").read_text()
+    (out / "config.json").write_text(config.replace("10000.0", "500.0"))
+    with pytest.raises(TpspecError, match=r"out was edited\n  config\.json: has") as refused:
+        load(out, threads=True)
+    assert "--no-verify" in refused.value.remedy
+    assert load(out, threads=True, verify=False).generate(ONCE, max_new_tokens=1)[0].tokens
 
 
 def test_several_ranks_need_torchrun_or_threads():

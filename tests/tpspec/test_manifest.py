@@ -92,6 +92,7 @@ def set_cut(shares: object, number: int = 0) -> Callable[[dict[str, Any]], objec
         (lambda m: m["copied"][0].update(name=""), "is no name of a file inside the directory"),
         (lambda m: m["copied"][0].update(name="tpspec.json"), "where tpspec keeps tpspec.json"),
         (lambda m: m["copied"][0].update(name=rank_file(1, 4)), "where tpspec keeps"),
+        (lambda m: m["copied"].clear(), "copied: config.json is not listed, without which nothing loads"),
         (lambda m: m["sources"][0].update(name="sub/model.safetensors"), "is no name of a file inside"),
         (lambda m: m["sources"][0].update(name=m["sources"][1]["name"]), "stands 2 times"),
         (lambda m: m["sources"][0].update(digest="-"), "has no sound digest"),
@@ -121,7 +122,7 @@ def test_an_edit_is_found_and_named(
 def test_all_that_is_wrong_is_listed_at_once(text: bytes) -> None:
     def edit(manifest: dict[str, Any]) -> None:
         manifest["ranks"][1]["name"] = "x"
-        manifest["copied"][0]["name"] = ".."
+        manifest["copied"].append({**manifest["copied"][0], "name": ".."})
         manifest["cuts"][0][2] = []
 
     assert len(refused(text, edit).splitlines()) == 5
@@ -193,7 +194,8 @@ def test_91000_tensors_are_read_in_little_time() -> None:
     manifest = Manifest(
         FORMAT, "0", SpecRecord("deepseek", HASH), tp, {}, (), None, sources,
         (CutRecord(None, 1, whole(tp).shares), CutRecord(0, 8, even)),
-        tuple(FileRecord(rank_file(rank, tp), 1, HASH) for rank in range(tp)), None, (),
+        tuple(FileRecord(rank_file(rank, tp), 1, HASH) for rank in range(tp)), None,
+        (FileRecord("config.json", 1, HASH),),
     )  # fmt: skip
     encoded = manifest.encode()
     start = time.perf_counter()

@@ -87,6 +87,26 @@ def test_an_edited_rank_is_found_by_its_hash_unless_hashes_are_skipped(cut: Path
     assert Presharded.open(cut).check_rank(3, 4, hashes=False).name == RANK[3]
 
 
+def test_configs_and_tokenizer_files_that_were_edited_are_all_named(tmp_path: Path) -> None:
+    source, (made, layout) = tmp_path / "source", example(4)
+    reader = CheckpointReader(made.write(source))
+    for name in ("generation_config.json", "tokenizer.model", "README.md"):
+        (source / name).write_text("as it was")
+    convert(reader, tmp_path / "cut", layout)
+    Presharded.open(tmp_path / "cut").check_copied()
+    (tmp_path / "cut" / "config.json").write_text('{"model_type": "llama", "rope_theta": 500}')
+    (tmp_path / "cut" / "generation_config.json").write_text("as it is!")
+    (tmp_path / "cut" / "tokenizer.model").unlink()
+    (tmp_path / "cut" / "README.md").write_text("what people read")
+    with pytest.raises(TpspecError) as error:
+        Presharded.open(tmp_path / "cut").check_copied()
+    problems = {finding.subject: finding.problem for finding in error.value.findings}
+    assert problems.keys() == {"config.json", "generation_config.json", "tokenizer.model"}
+    assert "the manifest says 24" in problems["config.json"]
+    assert "has the hash" in problems["generation_config.json"]
+    assert "does not exist" in problems["tokenizer.model"]
+
+
 def test_a_rank_file_in_the_place_of_another_is_found(cut: Path) -> None:
     (cut / RANK[1]).write_bytes((cut / RANK[2]).read_bytes())
     assert "has the hash" in refused(cut, 1)
