@@ -60,8 +60,9 @@ test-engines: $(ENGINES)/ready $(TEST)/ready
 	PYTHONPATH=.:tests $(ENGINES)/bin/python tests/engines/compare.py vllm
 	PYTHONPATH=.:tests $(ENGINES)/bin/python tests/engines/compare.py sglang
 	$(TEST)/bin/python scripts/make_engines.py
-	$(ENGINES)/bin/python tests/engines/serve.py --tp 2
-	$(foreach model,$(wildcard .demo/SmolLM2),$(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)
+	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/serve.py --tp 2
+	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/serve.py --tp 2 --gptq
+	$(foreach model,$(wildcard .demo/SmolLM2),PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/serve.py $(model) --tp 3)
 	PYTHONPATH=tests $(ENGINES)/bin/python tests/engines/padded_vllm.py $(wildcard .demo/SmolLM2)
 
 test-earlier: $(ENGINES)/ready $(TEST)/ready

@@ -46,10 +46,12 @@ NOTES = {
     "vllm": """\
 Compared with the CPU build of release {version}. `--engine-version` writes the tensors of earlier releases,
 from {since} on, and the export remembers which: the last table says what was compared with those. The files
-hold the layout before vLLM's own post-processing, which its loader wants. FP8 weights go along as
-`quant_method` fp8 stores them (a scale per block or per matrix, activations scaled as they come), and as
-compressed-tensors does (a scale per channel or per matrix): marked FP8 below where it was compared. What else
-is quantized is refused.
+hold the layout before vLLM's own post-processing, which its loader wants. Quantized weights go along, marked
+below where they were compared: FP8 as `quant_method` fp8 and as compressed-tensors store it (a scale per
+block, channel or matrix, activations scaled as they come), compressed-tensors' packed integers (int4, with
+zero points or without) and its int8, GPTQ and AWQ; these four without experts, and GPTQ and AWQ for release
+0.32 on. Of GPTQ vLLM tells quantized modules by the names in the files, which are those of joined modules in
+an export: config.json has to list them in `modules_in_block_to_quantize`. What else is quantized is refused.
 
 No export has run on a GPU yet. There vLLM may choose a backend that rounds the rows of experts up before
 they are loaded (FlashInfer's TRT-LLM to 128 on a rank, AITER): where they are no such multiple, choose
@@ -88,12 +90,12 @@ def render() -> str:
 def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any]) -> list[str]:
     """One line for each model class: what was compared, and what more is known."""
     sizes: dict[str, set[int]] = defaultdict(set)
-    in_fp8: set[str] = set()
+    quantized: dict[str, set[str]] = defaultdict(set)
     for name, of_model in record["engines"][engine.engine]["ranks"].items():
         config = record["models"][name]["config"]
         for cls in config["architectures"]:
             sizes[cls] |= set(map(int, of_model))
-            in_fp8 |= {cls} if "quantization_config" in config else set()
+            quantized[cls] |= set(_form(config.get("quantization_config")))
     more: dict[str, list[str]] = defaultdict(list)
     for said in by_hand["served"]:
         if said["engine"] == engine.engine:
@@ -102,9 +104,21 @@ def _rows(engine: EngineDocument, record: dict[str, Any], by_hand: dict[str, Any
     rows = []
     for cls in classes:
         compared = [f"compared at tp {', '.join(map(str, sorted(sizes[cls])))}"] if sizes[cls] else []
-        compared += ["FP8"] if cls in in_fp8 else []
+        compared += [", ".join(sorted(quantized[cls]))] if quantized[cls] else []
         rows.append(f"| {cls} | {'; '.join([*compared, *more[cls]]) or '**not compared**'} |")
     return rows
+
+
+def _form(settings: dict[str, Any] | None) -> Iterator[str]:
+    """What people call a form of quantized weights."""
+    if settings is None:
+        return
+    method, form = settings["quant_method"], settings.get("format", "")
+    if method == "compressed-tensors" and form != "float-quantized":
+        (group,) = settings["config_groups"].values()
+        yield f"int{group['weights']['num_bits']}"
+    else:
+        yield "FP8" if method in ("fp8", "compressed-tensors") else method.upper()
 
 
 def _earlier_rows(engine: EngineDocument, record: dict[str, Any]) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""A checkpoint's tensors as an engine's are made of them: as they are, transposed, or a number."""
+"""A checkpoint's tensors as an engine's are made of them: as they are, transposed, side by side, numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,12 +47,9 @@ class PieceReader(ReaderOver):
             if piece.stored and piece.transposed
         }
 
-        self._numbers = {
-            piece.layout.name: _filled(piece)
-            for tensor in layout.tensors
-            for piece in tensor.pieces
-            if piece.stored is None
-        }
+        made = [piece for tensor in layout.tensors for piece in tensor.pieces if piece.stored is None]
+        self._beside = {piece.layout.name: piece.beside for piece in made if piece.beside}
+        self._numbers = {piece.layout.name: _filled(piece) for piece in made if not piece.beside}
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -64,10 +61,27 @@ class PieceReader(ReaderOver):
         """Fills `out` with the bytes from `start` on of what `read_as` gave for a piece."""
         if tensor.name in self._numbers:
             out[:] = self._numbers[tensor.name][start : start + out.size]
+        elif tensor.name in self._beside:
+            self._read_beside(self._beside[tensor.name], start, out)
         elif tensor.name in self._transposed:
             self._read_transposed(self._transposed[tensor.name], start, out)
         else:
             super().read(tensor, start, out)
+
+    def _read_beside(self, members: Sequence[StoredTensor], start: int, out: Bytes) -> None:
+        """Reads a run of matrices side by side: whole rows of each, and of those what was asked for."""
+        widths = [nbytes(member.dtype, member.shape[-1:]) for member in members]
+        line = sum(widths)
+        first, skipped = divmod(start, line)
+        count = -(-(skipped + out.size) // line)
+        rows = np.empty((count, line), np.uint8)
+        at = 0
+        for member, width in zip(members, widths, strict=True):
+            held = np.empty(count * width, np.uint8)
+            self._reader.read(member, first * width, held)
+            rows[:, at : at + width] = held.reshape(count, width)
+            at += width
+        out[:] = rows.reshape(-1)[skipped : skipped + out.size]
 
     def _read_transposed(self, stored: StoredTensor, start: int, out: Bytes) -> None:
         """Reads a run of a transposed tensor: a few columns of what is stored at a time."""

@@ -9,19 +9,13 @@ tp 1 too. In an environment that has vLLM's CPU build and tpspec. Without a chec
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-import torch
-from quantizers import stream
-from safetensors.torch import load_file, save_file
+from rounded_gptq import in_gptq
 from vllm_tokens import generate, random_llama
-
-GROUP = 64
 
 
 def main() -> None:
@@ -50,40 +44,6 @@ def says_the_same(source: Path, padded: Path, tp: int, dtype: str) -> bool:
     same = whole.tokens == cut.tokens
     print(f"{source.name}: {'the same tokens' if same else 'other tokens'}", flush=True)
     return same
-
-
-def in_gptq(source: Path, out: Path) -> Path:
-    """A checkpoint with its layers' matrices rounded to 16 multiples of their group's scale."""
-    out.mkdir()
-    stored: dict[str, torch.Tensor] = {}
-    for path in source.glob("*.safetensors"):
-        for name, weight in load_file(path).items():
-            if ".layers." in name and weight.dim() == 2:
-                module = name.removesuffix(".weight")
-                stored |= {f"{module}.{part}": tensor for part, tensor in rounded(weight).items()}
-            else:
-                stored[name] = weight.half()
-    save_file(stored, out / "model.safetensors", {"format": "pt"})
-    config = json.loads((source / "config.json").read_text())
-    settings = {"bits": 4, "group_size": GROUP, "desc_act": False, "sym": True}
-    config |= {"dtype": "float16", "quantization_config": {"quant_method": "gptq", **settings}}
-    (out / "config.json").write_text(json.dumps(config))
-    for path in source.glob("tokenizer*"):
-        (out / path.name).write_bytes(path.read_bytes())
-    return out
-
-
-def rounded(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """GPTQ's tensors for a matrix: numbers around 8, their zero point stored as 7."""
-    inputs = weight.float().t().unflatten(0, (-1, GROUP))
-    scales = (inputs.abs().amax(1) / 7).clamp(min=1e-6).half()
-    numbers = (inputs / scales.float()[:, None]).round().clamp(-8, 7).flatten(0, 1).int() + 8
-    return {
-        "qweight": stream(numbers.numpy(), 4, 0),
-        "qzeros": stream(np.full(scales.shape, 7), 4, 1),
-        "scales": scales,
-        "g_idx": (torch.arange(len(numbers)) // GROUP).int(),
-    }
 
 
 if __name__ == "__main__":

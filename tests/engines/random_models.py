@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from engine_checkpoints import describe
+from rounded_gptq import MODULES
 from transformers import AutoModelForCausalLM
 
 from tpspec.language.yaml_source import read_document
@@ -25,7 +26,7 @@ from tpspec.runtime.tiny import tiny_config
 
 MODELS = Path(__file__).with_name("tiny_models.yaml")
 
-BLOCK = 32
+BLOCK = GROUP = 32
 QUANTIZED = re.compile(r"_proj(_with_mqa)?\.weight$")
 IN_FLOAT32 = "e_score_correction_bias"
 """What published checkpoints in bf16 hold in float32."""
@@ -54,7 +55,11 @@ def described(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         saved = describe(Path(folder))
-    return in_fp8(saved, quantized) if quantized else saved
+    if not quantized:
+        return saved
+    if quantized.startswith("int"):
+        return in_integers(saved, quantized)
+    return packed(saved, quantized) if quantized in ("gptq", "awq") else in_fp8(saved, quantized)
 
 
 def in_fp8(described: dict[str, Any], scales: str) -> dict[str, Any]:
@@ -94,6 +99,67 @@ def in_fp8(described: dict[str, Any], scales: str) -> dict[str, Any]:
         },
     }
     settings = fp8 if scales in ("block", "tensor") else compressed
+    return {"config": described["config"] | {"quantization_config": settings}, "tensors": tensors}
+
+
+def in_integers(described: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The checkpoint with the layers' matrices as compressed-tensors stores integers, int4 packed."""
+    tensors: dict[str, list[Any]] = {}
+    bits, group = int(kind[3]), GROUP if "group" in kind else None
+    packed, zeros = bits < 8, "zeros" in kind
+    for name, (dtype, *shape) in described["tensors"].items():
+        if not QUANTIZED.search(name):
+            tensors[name] = [dtype, *shape]
+            continue
+        (rows, columns), pack = shape, 32 // bits
+        groups = columns // group if group else 1
+        tensors[f"{name}_packed" if packed else name] = (
+            ["I32", rows, columns // pack] if packed else ["I8", *shape]
+        )
+        tensors[f"{name}_scale"] = ["BF16" if packed else "F32", rows, groups]
+        if zeros:
+            tensors[f"{name}_zero_point"] = ["I32", rows // pack, groups]
+        if packed:
+            tensors[f"{name}_shape"] = ["I64", 2]
+    weights = {"num_bits": bits, "type": "int", "symmetric": not zeros, "dynamic": False}
+    weights |= {"strategy": "group", "group_size": group} if group else {"strategy": "channel"}
+    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    settings = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized" if packed else "int-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": weights,
+                "input_activations": None if packed else inputs,
+            }
+        },
+    }
+    return {"config": described["config"] | {"quantization_config": settings}, "tensors": tensors}
+
+
+def packed(described: dict[str, Any], method: str) -> dict[str, Any]:
+    """The checkpoint with the layers' matrices in 4 bits as GPTQ or AWQ packs them, [in, out]."""
+    tensors: dict[str, list[Any]] = {}
+    for name, (dtype, *shape) in described["tensors"].items():
+        if not QUANTIZED.search(name):
+            tensors[name] = [dtype, *shape]
+            continue
+        (out, into), module = shape, name.removesuffix(".weight")
+        tensors[f"{module}.qweight"] = (
+            ["I32", into // 8, out] if method == "gptq" else ["I32", into, out // 8]
+        )
+        tensors[f"{module}.qzeros"] = ["I32", into // GROUP, out // 8]
+        tensors[f"{module}.scales"] = ["BF16", into // GROUP, out]
+        if method == "gptq":
+            tensors[f"{module}.g_idx"] = ["I32", into]
+    settings: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": GROUP}
+    settings |= (
+        {"desc_act": False, "sym": True, "modules_in_block_to_quantize": [MODULES]}
+        if method == "gptq"
+        else {"zero_point": True, "version": "gemm"}
+    )
     return {"config": described["config"] | {"quantization_config": settings}, "tensors": tensors}
 
 

@@ -121,9 +121,14 @@ def versions_of(engine: EngineDocument, release: str | None) -> tuple[Version, .
     return tuple(version for version in engine.versions if asked < _numbers(version.before, engine))
 
 
+def is_before(engine: EngineDocument, release: str, other: str) -> bool:
+    """Whether a release is earlier than another."""
+    return _numbers(release, engine) < _numbers(other, engine)
+
+
 def is_untold(engine: EngineDocument, release: str) -> bool:
     """Whether a release is later than the one that the engine's file was compared with."""
-    return _numbers(release, engine) > _numbers(engine.compared_with, engine)
+    return is_before(engine, engine.compared_with, release)
 
 
 def _numbers(release: str, engine: EngineDocument) -> tuple[int, ...]:

@@ -13,13 +13,15 @@ from tpspec.layout import TensorLayout
 class Piece:
     """What a stored tensor gives to one of an engine's: its cut, and whether it is read transposed.
 
-    Without a stored tensor it is a number, in every element.
+    Without a stored tensor it is several of them `beside` one another, each row of all of them a row, or a
+    number, in every element.
     """
 
     stored: StoredTensor | None
     layout: TensorLayout
     transposed: bool = False
     number: float = 0
+    beside: tuple[StoredTensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

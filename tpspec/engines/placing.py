@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tpspec.axes import held_units
 from tpspec.cuts import Extent
+from tpspec.engines.layout import Piece
 from tpspec.engines.schema import Tensors
-from tpspec.layout import Cut, Segment, merge_adjacent, whole
+from tpspec.layout import Cut, Segment, TensorLayout, merge_adjacent, whole
 from tpspec.resolution import Shared
 from tpspec.sharing import Sharing
 
@@ -87,6 +89,25 @@ def _of_part(part: Extent, groups: int, stride: int, start: int, tp: int, rank: 
         else Segment(unit // per_group * stride + start + unit % per_group * part.width, part.width)
         for unit in held_units(part.axis, tp, rank)
     ]
+
+
+def side_by_side(pieces: Sequence[Piece], tp: int) -> Piece:
+    """Matrices of as many rows as one that is read row by row of all of them; each keeps its own cut."""
+    stored = [piece.stored for piece in pieces if piece.stored]
+    ranks: list[list[Segment]] = [[] for _ in range(tp)]
+    width = 0
+    for piece in pieces:
+        columns = piece.layout.shape[-1]
+        for rank, share in enumerate(piece.layout.cut.shares):
+            own = (Segment(0, columns),) if piece.layout.cut.dim is None else share or ()
+            ranks[rank] += [
+                Segment(None if source is None else width + source, length) for source, length in own
+            ]
+        width += columns
+    first = pieces[0].layout
+    cut = Cut(len(first.shape) - 1, width, tuple(merge_adjacent(segments) for segments in ranks))
+    name = " beside ".join(tensor.name for tensor in stored)
+    return Piece(None, TensorLayout(name, first.dtype, (*first.shape[:-1], width), cut), beside=tuple(stored))
 
 
 def transposed(cut: Cut, ndim: int) -> Cut:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from tpspec.cache import cache_dtype
 from tpspec.dtypes import BITS, STORED_AS
-from tpspec.engines.engine import Layer, Source, family_of
+from tpspec.engines.engine import Layer, Source, family_of, is_before
 from tpspec.engines.fit import check_class, check_fit
 from tpspec.engines.layout import EngineLayout, EngineTensor, Piece
-from tpspec.engines.placing import engine_cut, is_vocabulary
+from tpspec.engines.placing import engine_cut, is_vocabulary, side_by_side
 from tpspec.engines.schema import EngineDocument, Quantized, Scalar, Tensors
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.patterns import compile_pattern
@@ -39,7 +39,7 @@ def engine_layout(
     does not divide what the spec or the engine cuts, and tensors that do not make up one of the engine's.
     """
     layer = family_of(engine, resolution, release)
-    quantized = _quantized(resolution, engine)
+    quantized = _quantized(resolution, engine, release)
     if resolution.findings:
         resolution.check(tp)
     check_class(resolution, layer)
@@ -53,13 +53,22 @@ def engine_layout(
     return EngineLayout(engine, release or engine.compared_with, layer.name, tp, tuple(tensors))
 
 
-def _quantized(resolution: Resolution, engine: EngineDocument) -> Quantized | None:
+def _quantized(resolution: Resolution, engine: EngineDocument, release: str | None) -> Quantized | None:
     """What the engine makes of the checkpoint's quantization; None where it has none."""
     quantization = detect_format(resolution.config)
     if quantization.document is None:
         return None
     for quantized in engine.quantized:
         if resolution.scope().evaluate(quantized.when, {}):
+            if release and quantized.since and is_before(engine, release, quantized.since):
+                raise TpspecError(
+                    f"what {engine.title} before {quantized.since} keeps of weights quantized as here "
+                    f"({quantization.name}) is not known",
+                    remedy=f"use {quantized.since} or a later release",
+                )
+            for refusal in quantized.refuse:
+                if resolution.scope().evaluate(refusal.when, {}):
+                    raise TpspecError(refusal.because, remedy=refusal.remedy)
             return quantized
     raise TpspecError(
         f"what {engine.title} keeps of weights quantized as here ({quantization.name}) is not known",
@@ -113,6 +122,11 @@ class _Making:
             found.sort(key=lambda member: member.place)
             if self._whole(name, found):
                 source, pieces = found[0].source, tuple(member.piece for member in found)
+                leaf = name.rpartition(".")[2]
+                if self.quantized and leaf in self.quantized.last:
+                    pieces = pieces[-1:]
+                elif self.quantized and leaf in self.quantized.side_by_side and len(pieces) > 1:
+                    pieces = (side_by_side(pieces, self.tp),)
                 stacked = len(pieces) // source.count if source and found[0].place[1:] else None
                 yield EngineTensor(name, pieces, stacked, self._is_vector(found[0].piece))
 
@@ -161,7 +175,9 @@ class _Making:
     def _piece(self, item: Shared, source: Source | None) -> Piece | None:
         stored, tensors = item.tensor, source.tensors if source else None
         assert stored is not None
-        if problem := self._unknown(item):
+        if self._is_dropped(item):
+            return None
+        if problem := self._unknown(item) or self._unknown_stack(item, source):
             self.findings.append(Finding(stored.name, problem, item.placed.place))
             return None
         cut = self._cut(item, tensors)
@@ -190,15 +206,36 @@ class _Making:
                 return f"is {item.tensor.dtype}, and {said}"
         if self.quantized is None or item.parameter in ("", "weight", "bias"):
             return ""
+        if item.parameter in self.quantized.unknown:
+            return f"what {title} makes of it is not known"
         if prod(item.tensor.shape) == 1 and item.parameter not in self.quantized.vectors:
             return f"what {title} makes of such a scale is not known"
         if item.placed.template == item.parameter:
             return f"where {title} keeps a scale that belongs to no matrix is not known"
-        if len(rule.parts) > 1 and sharing.dim is None:
+        if len(rule.parts) > 1 and sharing.dim is None and item.parameter not in self.quantized.last:
             return f"what {title} makes of one scale for {len(rule.parts)} matrices is not known"
         if rule.tag == "vocab":
             return f"how {title} keeps a quantized vocabulary is not known"
         return ""
+
+    def _is_dropped(self, item: Shared) -> bool:
+        """Whether the engine has no such tensor of a quantized matrix: a bias that a quantizer added, say."""
+        if self.quantized is None:
+            return False
+        bias = item.placed.rule.bias if item.parameter == "bias" else None
+        added = bias is not None and not self.resolution.scope().evaluate(bias, item.binding)
+        return added or item.parameter in self.quantized.drop
+
+    def _unknown_stack(self, item: Shared, source: Source | None) -> str:
+        """Why it is not known how the engine stacks a tensor of an expert; empty where it is."""
+        known = self.quantized is None or self.quantized.experts is None
+        if known or item.parameter == "" or source is None or len(source.place(item.binding)) == 1:
+            return ""
+        assert self.quantized is not None
+        assert self.quantized.experts is not None
+        if self.resolution.scope().evaluate(self.quantized.experts, {}):
+            return ""
+        return f"how {self.engine.title} stacks experts that are quantized so is not known"
 
     def _whole(self, name: str, found: Sequence[_Member]) -> bool:
         """Whether pieces make up a tensor: every source for every unit, of one type."""

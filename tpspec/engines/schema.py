@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from tpspec.language.formats import Refusal
 from tpspec.language.patterns import compile_pattern, expand
 from tpspec.language.schema import Expr, Name, Strict
 
@@ -88,18 +89,32 @@ ScalarOrValue = Annotated[
 ]
 
 
+Release = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+
+
 class Quantized(Strict):
     """How the engine keeps matrices that are stored quantized, before it post-processes them."""
 
     when: Expr
     """The models that this is about: a condition over config.json."""
+    since: Release | None = None
+    """The first release of which this is known; that of the file, if unsaid."""
+    refuse: tuple[Refusal, ...] = ()
+    """What of it the engine does not load."""
     scales: dict[Name, ScalarOrValue] = Field(default_factory=dict)
     """Scalars that every attention layer holds besides."""
     vectors: tuple[Name, ...] = ()
     """Tensors of one number for each matrix: those of matrices that are joined make a vector."""
-
-
-Release = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    side_by_side: tuple[Name, ...] = ()
+    """Tensors whose last dimension counts outputs: those of matrices that are joined stand side by side."""
+    last: tuple[Name, ...] = ()
+    """Tensors of which matrices that are joined have that of the last one."""
+    drop: tuple[Name, ...] = ()
+    """Tensors that the engine has not."""
+    unknown: tuple[Name, ...] = ()
+    """Tensors of which it is not known what the engine makes: with them a model is refused."""
+    experts: Expr | None = None
+    """Whether it is known for stacked experts too: a condition over config.json; yes, if unsaid."""
 
 
 class Version(Strict):

@@ -18,6 +18,7 @@ from tpspec.engines.resolve import engine_layout
 from tpspec.engines.schema import EngineDocument
 from tpspec.errors import TpspecError
 from tpspec.language.registry import BUILT_IN
+from tpspec.layout import Segment
 from tpspec.resolution import Resolution
 from tpspec.resolve import choose_spec, resolve
 
@@ -65,11 +66,74 @@ def test_a_model_class_that_the_engines_file_does_not_know_is_refused(tmp_path: 
 
 
 def test_a_quantization_that_the_engines_file_does_not_know_is_refused(tmp_path: Path) -> None:
-    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
     with pytest.raises(
-        TpspecError, match=r"what vLLM keeps of weights quantized as here \(awq\) is not known"
+        TpspecError, match=r"what vLLM keeps of weights quantized as here \(mxfp4\) is not known"
     ):
-        made(tmp_path, "llama", 2, quantization_config=awq)
+        made(tmp_path, "llama", 2, quantization_config={"quant_method": "mxfp4"})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "release", "problem"),
+    [
+        ("llama gptq", {"desc_act": True}, None, "vLLM does not run GPTQ's activation order"),
+        ("llama gptq", {"modules_in_block_to_quantize": None}, None, "by the names in the files"),
+        (
+            "llama gptq",
+            {},
+            "0.31.0",
+            r"what vLLM before 0\.32\.0 keeps of weights quantized as here \(gptq\)",
+        ),
+        ("llama awq", {}, "0.31.0", r"what vLLM before 0\.32\.0 keeps of weights quantized as here \(awq\)"),
+    ],
+)
+def test_what_an_engine_does_not_load_of_a_quantization_is_refused(
+    tmp_path: Path, name: str, settings: dict[str, Any], release: str | None, problem: str
+) -> None:
+    quantization = RECORD["models"][name]["config"]["quantization_config"] | settings
+    with pytest.raises(TpspecError, match=problem):
+        made(tmp_path, name, 2, release=release, quantization_config=quantization)
+
+
+def test_matrices_that_count_outputs_last_stand_side_by_side(tmp_path: Path) -> None:
+    """Of 256 query rows and 64 of k and v each rank of two has half: 128 + 32 + 32 columns."""
+    tensors = {tensor.name: tensor for tensor in made(tmp_path, "llama gptq", 2).tensors}
+    qkv = tensors["model.layers.0.self_attn.qkv_proj.qweight"]
+    assert qkv.shape(1) == (32, 192)
+    assert qkv.pieces[0].layout.cut.shares[1] == (Segment(128, 128), Segment(288, 32), Segment(352, 32))
+    assert not any(name.endswith("g_idx") for name in tensors)
+
+
+def test_of_shapes_the_last_one_stays(tmp_path: Path) -> None:
+    tensors = {tensor.name: tensor for tensor in made(tmp_path, "llama int4 group", 2).tensors}
+    (piece,) = tensors["model.layers.0.self_attn.qkv_proj.weight_shape"].pieces
+    assert piece.layout.name == "model.layers.0.self_attn.v_proj.weight_shape"
+
+
+def test_biases_of_zeros_that_autogptq_adds_are_left_out(tmp_path: Path) -> None:
+    described = json.loads(json.dumps(RECORD["models"]["llama gptq"]))
+    plain = made(tmp_path / "plain", "llama gptq", 2)
+    for name, (_, *shape) in list(described["tensors"].items()):
+        if name.endswith(".scales"):
+            described["tensors"][name.replace("scales", "bias")] = ["F16", shape[1]]
+    write(described, tmp_path / "source")
+    checkpoint = open_checkpoint(tmp_path / "source")
+    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
+    names = {tensor.name for tensor in engine_layout(resolution, read_engine("vllm"), 2).tensors}
+    assert names == {tensor.name for tensor in plain.tensors}
+
+
+def test_experts_of_which_only_fp8_is_known_are_refused_otherwise(tmp_path: Path) -> None:
+    described = json.loads(json.dumps(RECORD["models"]["qwen3_moe compressed channel"]))
+    described["config"]["quantization_config"]["format"] = "int-quantized"
+    (group,) = described["config"]["quantization_config"]["config_groups"].values()
+    group["weights"]["type"] = "int"
+    for name, (dtype, *shape) in described["tensors"].items():
+        described["tensors"][name] = ["I8" if dtype == "F8_E4M3" else dtype, *shape]
+    write(described, tmp_path / "source")
+    checkpoint = open_checkpoint(tmp_path / "source")
+    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
+    with pytest.raises(TpspecError, match="how vLLM stacks experts that are quantized so is not known"):
+        engine_layout(resolution, read_engine("vllm"), 2)
 
 
 @pytest.mark.parametrize(
