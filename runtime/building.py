@@ -23,6 +23,7 @@ from transformers.initialization import no_init_weights
 from tpspec.config import CONFIG, model_types, read_config
 from tpspec.errors import TpspecError
 from tpspec.quantization import KEYS
+from tpspec.runtime.model_faults import config_at_fault
 
 _BUILDING = threading.Lock()
 """Building swaps a method of nn.Module, which all threads share."""
@@ -63,7 +64,7 @@ def build_model(config: PretrainedConfig, *, attention: str | None = None) -> Pr
 def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:
     """The config of a directory as transformers has it; the text model's where `text_only`.
 
-    Raises TpspecError where transformers has no code for the model.
+    Raises TpspecError where transformers has no code for the model, or refuses the config.
     """
     kind = model_types(read_config(Path(directory) / CONFIG))[0]
     if kind not in CONFIG_MAPPING:
@@ -71,7 +72,8 @@ def read_model_config(directory: str, *, text_only: bool) -> PretrainedConfig:
             f"transformers has no code for '{kind}' models: tpspec cuts and merges them, and cannot run them",
             remedy="run them in an engine that has the code, or register it with --code FILE",
         )
-    config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    with config_at_fault(Path(directory) / CONFIG):
+        config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     for part in (config, config.get_text_config()):
         for key in KEYS:
             part.__dict__.pop(key, None)  # the plain model gets weights that are computed before

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tpspec.errors import TpspecError
 from tpspec.runtime.decoding import elements_of, keeps, kept_after, kept_at_first
+from tpspec.runtime.model_faults import code_at_fault
 
 DECODE_STEPS = 8
 
@@ -39,10 +38,6 @@ def sample_ids(vocab_size: int, batch: int = 2, length: int = 11) -> Tensor:
     return ids
 
 
-class ModelError(RuntimeError):
-    """A model's own code failed in the forward pass of a module."""
-
-
 def record(
     model: PreTrainedModel, ids: Tensor, decode: str | None, inputs: Mapping[str, Tensor] | None = None
 ) -> Recorded:
@@ -52,24 +47,8 @@ def record(
     `inputs` go with the prompt.
     Raises ModelError naming the module in which the model's code fails.
     """
-    try:
-        with torch.no_grad():
-            return _record(model, ids, decode, inputs or {})
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        if isinstance(error, TpspecError):
-            raise
-        where = _module_of(error.__traceback__, model)
-        raise ModelError(f"the forward pass fails at {where}: {error}") from error
-
-
-def _module_of(traceback: TracebackType | None, model: nn.Module) -> str:
-    """The innermost module whose code was running."""
-    names = {id(module): name for name, module in model.named_modules()}
-    found = ""
-    while traceback is not None:
-        found = names.get(id(traceback.tb_frame.f_locals.get("self")), "") or found
-        traceback = traceback.tb_next
-    return found or type(model).__name__
+    with code_at_fault(model), torch.no_grad():
+        return _record(model, ids, decode, inputs or {})
 
 
 def _record(

@@ -11,7 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tpspec.runtime.decoding import keeps, kept_after, kept_at_first
+from tpspec.runtime.model_faults import code_at_fault
 from tpspec.runtime.rank_model import RankModel
+
+FITS = "do the values in config.json fit together? transformers, whose code it is, fails at this too"
 
 
 def can_pad(rank: RankModel) -> bool:
@@ -72,7 +75,8 @@ class Passes:
             inputs["position_ids"] = (places[start:] - self.padding).clamp(0, self.last_position)
         if "logits_to_keep" in self.accepts:
             inputs["logits_to_keep"] = 1
-        output = self.model(**inputs)
+        with code_at_fault(self.model, FITS):
+            output = self.model(**inputs)
         if cached:
             self.cache = kept_after(output, self.decode, self.cache)
         logits: Tensor = output.logits[:, -1]

@@ -8,11 +8,13 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, GenerationConfig, PretrainedConfig
+from transformers import GenerationConfig, PretrainedConfig
 
 from tpspec.errors import Finding, TpspecError
 from tpspec.runtime.agreement import from_rank_0
+from tpspec.runtime.building import read_model_config
 from tpspec.runtime.collectives import Collectives
+from tpspec.runtime.model_faults import config_at_fault
 from tpspec.runtime.request import Request, Sampling
 from tpspec.runtime.text import Continuation, Tokenizer
 
@@ -47,7 +49,7 @@ def make_plan(directory: Path, request: Request) -> tuple[Plan, list[Continuatio
 
     Raises TpspecError for prompts that the model cannot take, all at once.
     """
-    whole = AutoConfig.from_pretrained(str(directory), trust_remote_code=False)
+    whole = read_model_config(str(directory), text_only=False)
     config = whole.get_text_config()
     positions: int | None = getattr(config, "max_position_embeddings", None)
     tokenizer = None
@@ -95,9 +97,11 @@ def _problem(ids: tuple[int, ...], positions: int | None, vocabulary: int) -> st
 
 def _end_tokens(directory: Path, config: PretrainedConfig) -> list[int]:
     """The tokens that end a text: of generation_config.json, which may list several, else of config.json."""
-    if (directory / "generation_config.json").exists():
-        settings = GenerationConfig.from_pretrained(str(directory))
-    else:
-        settings = GenerationConfig.from_model_config(config)  # not every model's config has them
+    path = directory / "generation_config.json"
+    with config_at_fault(path):
+        if path.exists():
+            settings = GenerationConfig.from_pretrained(str(directory))
+        else:
+            settings = GenerationConfig.from_model_config(config)  # not every model's config has them
     found: int | list[int] | None = settings.eos_token_id
     return found if isinstance(found, list) else [] if found is None else [found]

@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tpspec.absences import INCOMPLETE
-from tpspec.checkpoint import open_checkpoint
-from tpspec.config import model_types
+from tpspec.checkpoint import Checkpoint, open_checkpoint
+from tpspec.config import CONFIG, model_types
 from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.readers import PreshardedReader
@@ -42,13 +42,13 @@ from tpspec.rules import OWN_CONFIG
 from tpspec.runtime.collectives import Alone, Collectives, Counted
 from tpspec.runtime.comparing import (
     DECODE_STEPS,
-    ModelError,
     Recorded,
     first_difference,
     record,
     relative_error,
     sample_ids,
 )
+from tpspec.runtime.model_faults import ModelError, config_at_fault
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.threads import ThreadGroup, Threads
 from tpspec.runtime.tiny import check_known, tiny_config, tiny_model
@@ -151,11 +151,19 @@ def checkpoint_subject(
     check_known(model_types(checkpoint.config)[0], str(directory))
     if detect_format(flatten(checkpoint.config)).document:
         return subject(_dequantized(directory, spec, spec_file), directory, spec, spec_file, pad)
+    _resolved(checkpoint, spec, pad)  # a checkpoint that does not match need not be loaded
+    return subject(_loaded(directory, spec), directory, spec, spec_file, pad)
+
+
+def _loaded(directory: Path, spec: Spec) -> PreTrainedModel:
+    """The model of a checkpoint."""
     options = {"attn_implementation": spec.attention} if spec.attention else {}
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, trust_remote_code=False, **options
-    )
-    return subject(model.eval(), directory, spec, spec_file, pad)
+    with config_at_fault(directory / CONFIG):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, trust_remote_code=False, **options
+        )
+    whole: PreTrainedModel = model.eval()
+    return whole
 
 
 def _dequantized(directory: Path, spec: Spec, spec_file: Path | None) -> PreTrainedModel:
@@ -171,18 +179,23 @@ def subject(
     model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path | None, pad: Order | None = None
 ) -> Subject:
     """Runs the unsharded model. Raises TpspecError where it does not run, or the spec does not match it."""
-    checkpoint = open_checkpoint(directory)
-    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
-    if resolution.findings or not resolution.fits(1):
-        resolve_fitting(spec, checkpoint.config, checkpoint.tensors, 1, pad)
+    resolution = _resolved(open_checkpoint(directory), spec, pad)
     ids = sample_ids(model.config.get_text_config().vocab_size)
     inputs = _inputs(resolution, len(ids))
     try:
         reference = record(model, ids, spec.decode, inputs)
     except ModelError as error:
-        remedy = "is the fault in the spec's `tiny` values, or in how it decodes (`decode`)?"
+        remedy = "do the config's values (a spec's `tiny`) fit together, and does it decode so (`decode`)?"
         raise TpspecError(f"{spec.where}: the unsharded model does not run: {error}", remedy=remedy) from None
     return Subject(spec, spec_file, directory, resolution, ids, inputs, reference)
+
+
+def _resolved(checkpoint: Checkpoint, spec: Spec, pad: Order | None) -> Resolution:
+    """The spec's resolution. Raises TpspecError where it does not match the checkpoint."""
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
+    if resolution.findings or not resolution.fits(1):
+        resolve_fitting(spec, checkpoint.config, checkpoint.tensors, 1, pad)
+    return resolution
 
 
 def _inputs(resolution: Resolution, batch: int) -> dict[str, Tensor]:
@@ -209,7 +222,7 @@ def prove(subject: Subject, tp: int) -> Proof:
         written = tuple(_tensor_bytes(out / rank_file(rank, tp)) for rank in range(tp))
         try:
             ranks = run_in_threads(tp, lambda collectives: _run(subject, out, collectives))
-        except (TpspecError, ModelError) as error:
+        except TpspecError as error:
             return Proof(tp, merged=merged, failure=str(error))
     proof = _judge(subject, tp, ranks) if merged else _not_merged(tp)
     return replace(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tpspec.cache import cache_dtype
+from tpspec.config import CONFIG
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.language.spec import Spec
 from tpspec.layout import Cut
@@ -25,6 +26,7 @@ from tpspec.runtime.building import build_model, read_model_config
 from tpspec.runtime.collectives import Collectives
 from tpspec.runtime.dequantized_file import DequantizedFile
 from tpspec.runtime.memory_names import MemoryNames
+from tpspec.runtime.model_faults import config_at_fault
 from tpspec.runtime.narrow import narrow_model
 from tpspec.runtime.rank_file import RankFile
 from tpspec.runtime.selected import keep_selected
@@ -71,7 +73,8 @@ def load_rank(
     resolution = matching_resolution(presharded, spec_file)
     spec = resolution.spec
     config = read_model_config(str(directory), text_only=spec.model_class == "text")
-    model = build_model(config, attention=spec.attention)
+    with config_at_fault(directory / CONFIG):
+        model = build_model(config, attention=spec.attention)
     names = MemoryNames(spec, model)
     scope = resolution.scope(presharded.tp)
     keep_selected(names, scope, rank)

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tpspec.errors import TpspecError
 from tpspec.language.spec import Spec
 from tpspec.runtime.building import text_model_config
+from tpspec.runtime.model_faults import UNBUILDABLE
 
 SEED = 20
-UNBUILDABLE = (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, StrictDataclassError)
-"""What transformers raises where a config's values do not make a model."""
 MIN_STD = 0.2
 """Weights this wide make every matrix matter in the logits, a norm's and a bias's included."""
 
