@@ -29,7 +29,7 @@ from tpspec.converters.readers import PreshardedReader
 from tpspec.converters.sources import open_source
 from tpspec.drafting.evidence import template_of
 from tpspec.dtypes import nbytes
-from tpspec.errors import TpspecError
+from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import rank_file
 from tpspec.language.spec import Spec
 from tpspec.layout import Cut, Layout
@@ -156,14 +156,22 @@ def checkpoint_subject(
 
 
 def _loaded(directory: Path, spec: Spec) -> PreTrainedModel:
-    """The model of a checkpoint."""
+    """The model of a checkpoint. Raises TpspecError where transformers has no tensor for a part of it."""
     options = {"attn_implementation": spec.attention} if spec.attention else {}
     with config_at_fault(directory / CONFIG):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, trust_remote_code=False, **options
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, trust_remote_code=False, output_loading_info=True, **options
         )
-    whole: PreTrainedModel = model.eval()
-    return whole
+    model: PreTrainedModel = loaded[0].eval()
+    found: Mapping[str, Any] = loaded[1]
+    if missing := sorted(found["missing_keys"]):
+        raise TpspecError(
+            f"transformers loads {directory} with random numbers, which nothing can be compared with",
+            first_findings([Finding(name, "it finds no tensor for this") for name in missing]),
+            remedy="it does not find the checkpoint's tensors under these names: has config.json the "
+            "model_type of the model that was saved, and not of one that holds it?",
+        )
+    return model
 
 
 def _dequantized(directory: Path, spec: Spec, spec_file: Path | None) -> PreTrainedModel:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from stories import STORIES, sharded
+from tiny_models import variants_of
 from tiny_ranks import tiny
 
 from tpspec.errors import TpspecError
@@ -69,3 +70,12 @@ def test_a_pass_that_fails_names_the_module(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"the forward pass fails at model\.layers\.0\.mlp.*: ") as error:
         load(out, threads=True, verify=False).generate([(1, 2)])
     assert "config.json" in error.value.remedy
+
+
+def test_a_checkpoint_whose_tensors_transformers_does_not_find_is_not_proved() -> None:
+    """A text model's names beside the config of the model that holds it."""
+    (folder,) = [variant.folder for variant in variants_of("got_ocr2") if variant.name == "tiny"]
+    with pytest.raises(TpspecError, match=r"loads .* with random numbers") as error:
+        checkpoint_subject(folder, spec_named("got_ocr2"))
+    assert error.value.findings[0].subject == "lm_head.weight"
+    assert "does not find the checkpoint's tensors under these names" in error.value.remedy
