@@ -138,6 +138,18 @@ def test_a_presharded_directory_exports_to_the_same_bytes(tmp_path: Path, source
     assert not verify_export(tmp_path / "again", "vllm", open_source(str(source))).findings
 
 
+@pytest.mark.parametrize("name", ["llama gptq", "llama awq"])
+def test_matrices_side_by_side_are_read_in_strips_of_any_size(tmp_path: Path, name: str) -> None:
+    """From the checkpoint and from ranks, of which each has some of the columns."""
+    source = write(RECORD["models"][name], tmp_path / "source")
+    reader = open_source(str(source))
+    convert(reader, tmp_path / "cut", resolve_layout(reader.checkpoint, 4))
+    for number, path in enumerate((source, source, tmp_path / "cut")):
+        out = tmp_path / f"out{number}"
+        export(open_source(str(path)), out, layout_of(path, 8), strip_bytes=(1 << 22, 777, 5000)[number])
+        assert digests(out, 8) == RECORD["engines"]["vllm"]["ranks"][name]["8"]
+
+
 def test_a_damaged_presharded_directory_is_refused(tmp_path: Path, source: Path) -> None:
     reader = open_source(str(source))
     convert(reader, tmp_path / "cut", resolve_layout(reader.checkpoint, 2))
