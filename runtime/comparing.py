@@ -88,6 +88,8 @@ def relative_error(ours: list[Tensor], theirs: list[Tensor]) -> float:
 def _watched(model: nn.Module, outputs: dict[str, Tensor]) -> Iterator[None]:
     handles = []
     for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout):  # it gives what it is given, be it a part of a sum
+            continue
 
         def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             del module, args
@@ -104,16 +106,16 @@ def _watched(model: nn.Module, outputs: dict[str, Tensor]) -> Iterator[None]:
 
 
 def first_difference(
-    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], held_back: Collection[str], bound: float
+    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], partial: Collection[str], bound: float
 ) -> str:
     """The first module, in the order of execution, whose output differs from the unsharded model's.
 
-    Modules inside a cut give a part of the whole model's output, and those of `held_back` none yet:
+    Modules inside a cut give a part of the whole model's output, and those of `partial` a part of a sum:
     these are passed over, for what follows them shows the fault.
     """
     for name, whole in theirs.items():
         mine = ours.get(name)
-        if mine is None or name in held_back or mine.shape != whole.shape or not whole.numel():
+        if mine is None or name in partial or mine.shape != whole.shape or not whole.numel():
             continue
         error = float((mine - whole).abs().max() / whole.abs().max().clamp(min=1e-30))
         if not error <= bound:

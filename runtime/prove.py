@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +23,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tpspec.absences import INCOMPLETE
-from tpspec.checkpoint import Checkpoint, open_checkpoint
+from tpspec.checkpoint import open_checkpoint
 from tpspec.config import CONFIG, model_types
 from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
@@ -48,27 +50,36 @@ from tpspec.runtime.comparing import (
     relative_error,
     sample_ids,
 )
+from tpspec.runtime.memory_names import MemoryNames
 from tpspec.runtime.model_faults import ModelError, config_at_fault
 from tpspec.runtime.rank_model import load_rank
+from tpspec.runtime.sites import partial_sums
 from tpspec.runtime.threads import ThreadGroup, Threads
 from tpspec.runtime.tiny import check_known, tiny_config, tiny_model
 from tpspec.safetensors_header import read_header
 from tpspec.scope import ConfigScope, flatten
 
 BOUND = 1e-5
+"""The relative error of a right cut stays below this, for sums in another order round otherwise."""
+SLACK = 4
+LOOSEST = 1e-4
+"""Some models round so much more that a right cut is off by more than BOUND: then SLACK times what rounding
+does to the unsharded model is let pass, up to LOOSEST. A wrong cut is off by 1e-2 and more."""
 POSITIONS = re.compile(r"(?:^|[._])(?:pos|position|positions|wpe)(?:[._]|\Z)")
 OF_TINY = {
     INCOMPLETE: "does the spec name what transformers saves?",
     OWN_CONFIG: "does the spec give the sizes that the model's code does?",
 }
 """Remedies for a checkpoint, and what they come to where the checkpoint is prove's own."""
+HALF_A_BIT = 2**-24
+"""Of a float32, relative: where it is rounded off."""
 PASSES = 1 + DECODE_STEPS
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What one tp gave. `error` is relative; the collectives are those of one forward pass, by kind.
+    """What one tp gave. `error` is relative, and less than `bound`; the collectives are those of one pass.
 
     `rank_bytes` is what the rank files hold of tensors, `given` the bytes that rank 0 gave to collectives in
     all passes, by kind, and `kept` the elements that its cache has in the end.
@@ -76,6 +87,7 @@ class Proof:
 
     tp: int
     error: float = float("inf")
+    bound: float = BOUND
     counted: Counter[str] = field(default_factory=Counter)
     predicted: Counter[str] = field(default_factory=Counter)
     merged: bool = False
@@ -102,7 +114,10 @@ class Proof:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to prove a spec with: its checkpoint, and what the unsharded model gives for some ids."""
+    """A model to prove a spec with: its checkpoint, and what the unsharded model gives for some ids.
+
+    `load` makes the unsharded model once more.
+    """
 
     spec: Spec
     spec_file: Path | None
@@ -111,6 +126,17 @@ class Subject:
     ids: Tensor
     inputs: Mapping[str, Tensor]
     reference: Recorded
+    load: Callable[[], PreTrainedModel]
+
+    @cached_property
+    def rounding(self) -> float:
+        """How far, relative as an error, the logits move where weights have another last bit."""
+        model = self.load()
+        generator = torch.Generator().manual_seed(3)
+        for tensor in filter(torch.is_floating_point, model.parameters()):
+            tensor.data = tensor * (1 + torch.randn(tensor.shape, generator=generator) * HALF_A_BIT)
+        moved = record(model, self.ids, self.spec.decode, self.inputs)
+        return relative_error(moved.logits, self.reference.logits)
 
 
 @contextmanager
@@ -131,7 +157,7 @@ def tiny_subject(
         if spec.model_class == "text":
             tiny_config(spec.model_types[0], {**spec.tiny, **(changes or {})}).save_pretrained(scratch)
         try:
-            made = subject(model, Path(scratch), spec, spec_file, pad)
+            made = subject(lambda: deepcopy(model), Path(scratch), spec, spec_file, pad)
         except TpspecError as error:
             findings = [
                 replace(each, remedy=OF_TINY.get(each.remedy, each.remedy)) for each in error.findings
@@ -150,9 +176,8 @@ def checkpoint_subject(
     checkpoint = open_checkpoint(directory)
     check_known(model_types(checkpoint.config)[0], str(directory))
     if detect_format(flatten(checkpoint.config)).document:
-        return subject(_dequantized(directory, spec, spec_file), directory, spec, spec_file, pad)
-    _resolved(checkpoint, spec, pad)  # a checkpoint that does not match need not be loaded
-    return subject(_loaded(directory, spec), directory, spec, spec_file, pad)
+        return subject(lambda: _dequantized(directory, spec, spec_file), directory, spec, spec_file, pad)
+    return subject(lambda: _loaded(directory, spec), directory, spec, spec_file, pad)
 
 
 def _loaded(directory: Path, spec: Spec) -> PreTrainedModel:
@@ -184,10 +209,18 @@ def _dequantized(directory: Path, spec: Spec, spec_file: Path | None) -> PreTrai
 
 
 def subject(
-    model: PreTrainedModel, directory: Path, spec: Spec, spec_file: Path | None, pad: Order | None = None
+    load: Callable[[], PreTrainedModel],
+    directory: Path,
+    spec: Spec,
+    spec_file: Path | None,
+    pad: Order | None = None,
 ) -> Subject:
     """Runs the unsharded model. Raises TpspecError where it does not run, or the spec does not match it."""
-    resolution = _resolved(open_checkpoint(directory), spec, pad)
+    checkpoint = open_checkpoint(directory)
+    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
+    if resolution.findings or not resolution.fits(1):
+        resolve_fitting(spec, checkpoint.config, checkpoint.tensors, 1, pad)
+    model = load()
     ids = sample_ids(model.config.get_text_config().vocab_size)
     inputs = _inputs(resolution, len(ids))
     try:
@@ -195,15 +228,7 @@ def subject(
     except ModelError as error:
         remedy = "do the config's values (a spec's `tiny`) fit together, and does it decode so (`decode`)?"
         raise TpspecError(f"{spec.where}: the unsharded model does not run: {error}", remedy=remedy) from None
-    return Subject(spec, spec_file, directory, resolution, ids, inputs, reference)
-
-
-def _resolved(checkpoint: Checkpoint, spec: Spec, pad: Order | None) -> Resolution:
-    """The spec's resolution. Raises TpspecError where it does not match the checkpoint."""
-    resolution = resolve(spec, checkpoint.config, checkpoint.tensors, pad)
-    if resolution.findings or not resolution.fits(1):
-        resolve_fitting(spec, checkpoint.config, checkpoint.tensors, 1, pad)
-    return resolution
+    return Subject(spec, spec_file, directory, resolution, ids, inputs, reference, load)
 
 
 def _inputs(resolution: Resolution, batch: int) -> dict[str, Tensor]:
@@ -255,7 +280,7 @@ class _Rank:
     counted: Counter[str]
     given: Counter[str]
     predicted: Counter[str]
-    held_back: frozenset[str]
+    partial: frozenset[str]
     vocabulary: Cut | None
 
 
@@ -266,13 +291,13 @@ def _run(subject: Subject, out: Path, collectives: Collectives) -> _Rank:
     totals = {kind: counted.total(kind) for kind in ("all_reduce", "all_gather")}
     calls = Counter({kind: total.calls for kind, total in totals.items()})
     given = Counter({kind: total.payload for kind, total in totals.items()})
-    held_back = frozenset(site.module for site in rank.sites if site.kind == "hold")
+    partial = partial_sums(subject.resolution, MemoryNames(rank.spec, rank.model), rank.sites)
     expected = rank.predicted(text_alone=not subject.inputs)
-    return _Rank(recorded, calls, given, expected, held_back, rank.vocabulary)
+    return _Rank(recorded, calls, given, expected, partial, rank.vocabulary)
 
 
 def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
-    worst, failure = 0.0, ""
+    worst, bound, failure = 0.0, BOUND, ""
     tokens = subject.reference.logits[0].shape[-1]
     for number, rank in enumerate(ranks):
         error = relative_error(rank.recorded.logits, subject.reference.logits)
@@ -280,9 +305,11 @@ def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
         expected = Counter({kind: n * PASSES for kind, n in rank.predicted.items()})
         if failure:
             continue
-        if not error < BOUND:
+        if BOUND <= error < LOOSEST:
+            bound = max(BOUND, min(SLACK * subject.rounding, LOOSEST))
+        if not error < bound:
             outputs = rank.recorded.outputs
-            where = first_difference(outputs, subject.reference.outputs, rank.held_back, BOUND)
+            where = first_difference(outputs, subject.reference.outputs, rank.partial, bound)
             failure = f"rank {number}: logits are off by {error:.1e}; {where}"
         elif rank.vocabulary and rank.vocabulary.size != tokens:
             said = f"chooses among {rank.vocabulary.size} tokens, and the model among {tokens}"
@@ -290,7 +317,7 @@ def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
         elif rank.counted != expected:
             failure = f"rank {number}: {PASSES} passes ran {_text(rank.counted)}, not {_text(expected)}"
     per_pass = Counter({kind: n // PASSES for kind, n in ranks[0].counted.items()})
-    return Proof(tp, worst, per_pass, ranks[0].predicted, failure=failure)
+    return Proof(tp, worst, bound, per_pass, ranks[0].predicted, failure=failure)
 
 
 def held_whole(layout: Layout) -> tuple[float, list[str]]:

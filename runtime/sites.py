@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tpspec.errors import Finding, TpspecError
@@ -21,6 +21,36 @@ def find_sites(resolution: Resolution, names: MemoryNames, tp: int) -> list[Site
     for site in _repeated(list(sites.values()), names):
         sites.setdefault((site.kind, site.module), site)
     return list(sites.values())
+
+
+def partial_sums(resolution: Resolution, names: MemoryNames, sites: Iterable[Site]) -> frozenset[str]:
+    """The modules of a model that give a part of a sum, or two sums: what a sibling held back as well."""
+    sites = list(sites)
+    sums = {site.module for site in sites if site.kind in ("reduce", "reduce_input")}
+    held = {site.module: site.partner for site in sites if site.kind == "hold"}
+    whole = sums.union(*map(_around, sums))
+    partial = set(held)
+    for module, partner in held.items():
+        partial |= {partner} | (_around(partner) - _around(module))
+    for item in resolution.shared:
+        if item.placed.rule.tag == "row" and item.tensor:
+            for around in map(_around, _parameters(item.tensor.name, names)):
+                if item.placed.rule.reduce_before or around & (sums | held.keys()):
+                    partial |= around - whole
+    return frozenset(partial)
+
+
+def _parameters(stored: str, names: MemoryNames) -> Iterator[str]:
+    """The model's parameters that a stored tensor becomes, or becomes a part of."""
+    alone, stacks = names.stacked([stored])
+    parts = [part for name in alone for part in names.parts(name)]
+    yield from filter(None, map(names.tensor, [*parts, *(stack.into for stack in stacks)]))
+
+
+def _around(name: str) -> set[str]:
+    """The modules that a module or tensor lies in."""
+    parts = name.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}
 
 
 def _located(site: Site, names: MemoryNames) -> Site | None:

@@ -138,6 +138,18 @@ def test_a_failure_names_the_first_module_that_differs(tmp_path: Path) -> None:
     assert "the first module that differs is model.layers.0.self_attn.o_proj" in proof.failure
 
 
+def test_a_model_that_rounds_much_may_be_off_as_far_as_rounding_moves_it() -> None:
+    changes = {"vocab_size": 103, "num_hidden_layers": 3, "head_dim": 24, "num_experts_per_tok": 3}
+    with tiny_subject(spec_named("minimax"), changes=changes) as subject:
+        proof = prove(subject, 4)
+        assert proof.failure == ""
+        assert proof.error < proof.bound <= 1e-4
+        assert 2.5e-6 < subject.rounding < 1e-4
+    with tiny_subject(spec_named("llama")) as subject:
+        assert prove(subject, 4).bound == 1e-5
+        assert 1e-8 < subject.rounding < 2.5e-6
+
+
 def test_a_failure_of_the_model_s_code_names_the_module(tmp_path: Path) -> None:
     proof = proof_of(
         tmp_path,
@@ -215,8 +227,10 @@ def test_a_module_that_the_tiny_model_lacks_is_a_question_to_the_spec(tmp_path: 
     assert "config.json its own" not in str(refused.value)
 
 
-def test_prefill_and_decoding_are_both_compared() -> None:
-    with tiny_subject(spec_named("llama")) as subject:
+@pytest.mark.parametrize("name", ["llama", "granitemoe", "gptj"])
+def test_prefill_and_decoding_are_both_compared_and_parts_of_sums_are_not(name: str) -> None:
+    """Experts give a part of a sum that is reduced around them; GPT-J's attention, what the MLP's sum takes."""
+    with tiny_subject(spec_named(name)) as subject:
         assert [tuple(logits.shape[:2]) for logits in subject.reference.logits] == [(2, 11), *[(2, 1)] * 8]
         wrong = [*subject.reference.logits[:-1], subject.reference.logits[-1] + 1]
         other = replace(subject, reference=replace(subject.reference, logits=wrong))

@@ -115,8 +115,14 @@ def _print(name: str, proof: Proof) -> None:
     if proof.holds:
         counts = ", ".join(f"{n} {kind.replace('_', '-')}" for kind, n in proof.counted.items())
         proved = click.style("proved", fg="green", bold=True)
-        click.echo(
-            f"{proved} {size}: logits within {proof.error:.1e}, {counts} per pass, merged byte for byte"
-        )
+        within = f"logits within {proof.error:.1e}{_rounding(proof)}"
+        click.echo(f"{proved} {size}: {within}, {counts} per pass, merged byte for byte")
     else:
         click.echo(f"{click.style('not proved', fg='red', bold=True)} {size}: {proof.failure}")
+
+
+def _rounding(proof: Proof) -> str:
+    """Said where more than the usual error is let pass."""
+    from tpspec.runtime.prove import BOUND
+
+    return f" (up to {proof.bound:.1e}, for rounding alone moves them)" if proof.bound > BOUND else ""
