@@ -229,7 +229,7 @@ def test_a_module_that_the_tiny_model_lacks_is_a_question_to_the_spec(tmp_path: 
 
 @pytest.mark.parametrize("name", ["llama", "granitemoe", "gptj"])
 def test_prefill_and_decoding_are_both_compared_and_parts_of_sums_are_not(name: str) -> None:
-    """Experts give a part of a sum that is reduced around them; GPT-J's attention, what the MLP's sum takes."""
+    """Experts give a part of a sum that is reduced around them; GPT-J's attention, what the MLP's takes."""
     with tiny_subject(spec_named(name)) as subject:
         assert [tuple(logits.shape[:2]) for logits in subject.reference.logits] == [(2, 11), *[(2, 1)] * 8]
         wrong = [*subject.reference.logits[:-1], subject.reference.logits[-1] + 1]
