@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tpspec.runtime.decoding import elements_of, keeps, kept_after, kept_at_first
+from tpspec.runtime.decoding import elements_of, handed, keeps, kept_after, kept_at_first
 from tpspec.runtime.model_faults import code_at_fault
 
 DECODE_STEPS = 8
@@ -64,7 +64,7 @@ def _record(
         here = length + step
         if keeps(decode):
             kept = kept_after(output, decode, kept)
-            output = model(input_ids=ids[:, here : here + 1], use_cache=True, **kept)
+            output = model(input_ids=handed(ids[:, : here + 1], here, decode), use_cache=True, **kept)
             logits = output.logits
         else:
             logits = model(input_ids=ids[:, : here + 1], use_cache=False).logits[:, -1:]

@@ -12,6 +12,7 @@ NAMES: Mapping[str, str] = {
     "cache": "past_key_values",
     "own_cache": "past_key_values",
     "cache_params": "cache_params",
+    "full_ids": "past_key_values",
 }
 """The argument that takes it; a model of another `decode` keeps nothing and reads everything again."""
 
@@ -21,15 +22,20 @@ def keeps(decode: str | None) -> bool:
     return (decode or "cache") in NAMES
 
 
+def handed(ids: Tensor, read: int, decode: str | None) -> Tensor:
+    """The ids that a pass is handed: those not `read` yet, or all where the model passes over the others."""
+    return ids if decode == "full_ids" else ids[:, read:]
+
+
 def kept_at_first(model: PreTrainedModel, decode: str | None) -> dict[str, Any]:
     """What the first pass is handed: a cache, where the model does not give back the one that it makes."""
     return {NAMES["own_cache"]: DynamicCache(config=model.config)} if decode == "own_cache" else {}
 
 
-def kept_after(output: Any, decode: str | None, handed: dict[str, Any]) -> dict[str, Any]:
+def kept_after(output: Any, decode: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """What the next pass is handed."""
     name = NAMES[decode or "cache"]
-    return handed if decode == "own_cache" else {name: output[name]}
+    return given if decode == "own_cache" else {name: output[name]}
 
 
 def elements_of(kept: Any) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tpspec.runtime.decoding import keeps, kept_after, kept_at_first
+from tpspec.runtime.decoding import handed, keeps, kept_after, kept_at_first
 from tpspec.runtime.model_faults import code_at_fault
 from tpspec.runtime.rank_model import RankModel
 
@@ -48,7 +48,6 @@ class Passes:
         self.padding = torch.tensor(padding, device=device)[:, None]
         self.padded = any(padding)
         self.last_position = None if positions is None else positions - 1
-        self.length = 0
         self.cache = kept_at_first(rank.model, rank.spec.decode)
 
     def first(self) -> Tensor:
@@ -57,22 +56,19 @@ class Passes:
 
     def next(self, tokens: Tensor) -> Tensor:
         """Reads one more token [b] of each sequence."""
-        if not keeps(self.decode):
-            self.length = 0
-            self.ids = torch.cat([self.ids, tokens[:, None]], 1)
-            return self._run(self.ids)
-        return self._run(tokens[:, None])
+        read = self.ids.shape[1] if keeps(self.decode) else 0
+        self.ids = torch.cat([self.ids, tokens[:, None]], 1)
+        return self._run(handed(self.ids, read, self.decode))
 
     @torch.inference_mode()
     def _run(self, ids: Tensor) -> Tensor:
-        start, self.length = self.length, self.length + ids.shape[1]
         cached = keeps(self.decode)
         inputs: dict[str, Any] = {"input_ids": ids, "use_cache": cached, **self.cache}
-        places = torch.arange(self.length, device=ids.device)
+        places = torch.arange(self.ids.shape[1], device=ids.device)
         if self.padded:
             inputs["attention_mask"] = (places >= self.padding).long()
         if "position_ids" in self.accepts:  # told always: not every model counts on from its cache
-            inputs["position_ids"] = (places[start:] - self.padding).clamp(0, self.last_position)
+            inputs["position_ids"] = (places[-ids.shape[1] :] - self.padding).clamp(0, self.last_position)
         if "logits_to_keep" in self.accepts:
             inputs["logits_to_keep"] = 1
         with code_at_fault(self.model, FITS):

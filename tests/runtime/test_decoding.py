@@ -19,7 +19,7 @@ MODEL = SimpleNamespace(config=LlamaConfig(num_hidden_layers=1))
         ("cache", True),
         ("own_cache", True),
         ("cache_params", True),
-        ("full_ids", False),
+        ("full_ids", True),
         ("none", False),
     ],
 )

@@ -248,8 +248,7 @@ def test_eos_may_be_several_tokens_and_stand_in_either_config(tmp_path: Path):
 def test_a_model_whose_config_knows_no_end_goes_on(tmp_path: Path):
     model = tiny(tmp_path, "cpmant")
     ids = torch.tensor([[5, 6, 7]])
-    own = {"attention_mask": torch.ones_like(ids), "do_sample": False, "use_cache": False}
-    whole = model.model.generate(ids, max_new_tokens=4, **own)
+    whole = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
     (model.out(2) / "generation_config.json").unlink(missing_ok=True)
     (completion,) = load(model.out(2), threads=True, verify=False).generate([(5, 6, 7)], max_new_tokens=4)
     assert (completion.finish, list(completion.tokens)) == ("length", whole[0, 3:].tolist())

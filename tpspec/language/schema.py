@@ -455,4 +455,4 @@ class SpecDocument(Strict):
     """The attention code to run, where the usual one does not serve."""
     decode: Literal["cache", "own_cache", "cache_params", "full_ids", "none"] | None = None
     """How the model decodes, where it does not give back the usual cache: it is handed one (own_cache), has
-    another name for it, or reads all tokens again."""
+    another name for it, is handed all tokens beside it (full_ids), or keeps none and reads all again."""
