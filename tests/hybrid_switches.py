@@ -39,6 +39,7 @@ HYBRID: dict[str, dict[str, dict[str, Any]]] = {
         "published": {"model_type": "gemma4", "renamed": _TEXT, "extra": _TOWERS | _REUSED_KEYS},
         "plain": {
             "config": {
+                "global_head_dim": 16,
                 "enable_moe_block": False,
                 "hidden_size_per_layer_input": 0,
                 "attention_k_eq_v": False,

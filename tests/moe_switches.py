@@ -76,7 +76,15 @@ MOE: dict[str, dict[str, dict[str, Any]]] = {
         "published": {"config": {"attention_bias": False}, "extra": _layer("model.mtp.layers.0")},
     },
     "jetmoe": {"untied": {"config": {"tie_word_embeddings": False}}},
-    "cohere2_moe": {"routed": {"config": {"num_shared_experts": 0, "tie_word_embeddings": False}}},
+    "cohere2_moe": {
+        "routed": {
+            "config": {
+                "num_shared_experts": 0,
+                "tie_word_embeddings": False,
+                "prefix_dense_intermediate_size": None,
+            }
+        }
+    },
     "aria": {
         "published": {
             "config": {"mlp_bias": False},
