@@ -5,14 +5,13 @@ This is the one place where the runtime uses the converter: a proof covers both.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -29,12 +28,10 @@ from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.readers import PreshardedReader
 from tpspec.converters.sources import open_source
-from tpspec.drafting.evidence import template_of
-from tpspec.dtypes import nbytes
 from tpspec.errors import Finding, TpspecError, first_findings
 from tpspec.file_names import rank_file
 from tpspec.language.spec import Spec
-from tpspec.layout import Cut, Layout
+from tpspec.layout import Cut
 from tpspec.padding import Order
 from tpspec.presharded import Presharded
 from tpspec.quantization import detect_format
@@ -52,6 +49,7 @@ from tpspec.runtime.comparing import (
 )
 from tpspec.runtime.memory_names import MemoryNames
 from tpspec.runtime.model_faults import ModelError, config_at_fault
+from tpspec.runtime.proof import BOUND, Proof
 from tpspec.runtime.rank_model import load_rank
 from tpspec.runtime.sites import partial_sums
 from tpspec.runtime.threads import ThreadGroup, Threads
@@ -59,13 +57,10 @@ from tpspec.runtime.tiny import check_known, tiny_config, tiny_model
 from tpspec.safetensors_header import read_header
 from tpspec.scope import ConfigScope, flatten
 
-BOUND = 1e-5
-"""The relative error of a right cut stays below this, for sums in another order round otherwise."""
 SLACK = 4
 LOOSEST = 1e-4
 """Some models round so much more that a right cut is off by more than BOUND: then SLACK times what rounding
 does to the unsharded model is let pass, up to LOOSEST. A wrong cut is off by 1e-2 and more."""
-POSITIONS = re.compile(r"(?:^|[._])(?:pos|position|positions|wpe)(?:[._]|\Z)")
 OF_TINY = {
     INCOMPLETE: "does the spec name what transformers saves?",
     OWN_CONFIG: "does the spec give the sizes that the model's code does?",
@@ -75,41 +70,6 @@ HALF_A_BIT = 2**-24
 """Of a float32, relative: where it is rounded off."""
 PASSES = 1 + DECODE_STEPS
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What one tp gave. `error` is relative, and less than `bound`; the collectives are those of one pass.
-
-    `rank_bytes` is what the rank files hold of tensors, `given` the bytes that rank 0 gave to collectives in
-    all passes, by kind, and `kept` the elements that its cache has in the end.
-    """
-
-    tp: int
-    error: float = float("inf")
-    bound: float = BOUND
-    counted: Counter[str] = field(default_factory=Counter)
-    predicted: Counter[str] = field(default_factory=Counter)
-    merged: bool = False
-    failure: str = ""
-    rank_bytes: tuple[int, ...] = ()
-    given: Counter[str] = field(default_factory=Counter)
-    kept: int = 0
-
-    @property
-    def holds(self) -> bool:
-        """Whether everything that the spec claims was seen."""
-        return not self.failure
-
-    def as_json(self) -> dict[str, Any]:
-        """The proof for machines; an error without a number is null."""
-        error = self.error if self.error != float("inf") else None
-        counters = {
-            "counted": dict(self.counted),
-            "predicted": dict(self.predicted),
-            "given": dict(self.given),
-        }
-        return {"holds": self.holds, **asdict(self), **counters, "error": error}
 
 
 @dataclass(frozen=True)
@@ -318,21 +278,6 @@ def _judge(subject: Subject, tp: int, ranks: list[_Rank]) -> Proof:
             failure = f"rank {number}: {PASSES} passes ran {_text(rank.counted)}, not {_text(expected)}"
     per_pass = Counter({kind: n // PASSES for kind, n in ranks[0].counted.items()})
     return Proof(tp, worst, bound, per_pass, ranks[0].predicted, failure=failure)
-
-
-def held_whole(layout: Layout) -> tuple[float, list[str]]:
-    """What each rank holds of the model's bytes in whole matrices, as a fraction, and of which modules.
-
-    Position embeddings, which are looked up and not multiplied with, do not count.
-    """
-    sizes = {name: nbytes(tensor.dtype, tensor.shape) for name, tensor in layout.tensors.items()}
-    whole = [
-        name
-        for name, tensor in layout.tensors.items()
-        if tensor.rule.startswith("replicated") and len(tensor.shape) > 1 and not POSITIONS.search(name)
-    ]
-    modules = dict.fromkeys(template_of(name)[0].removesuffix(".weight") for name in whole)
-    return sum(sizes[name] for name in whole) / sum(sizes.values()), list(modules)
 
 
 def _not_merged(tp: int) -> Proof:

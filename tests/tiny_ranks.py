@@ -17,7 +17,8 @@ from tpspec.converters.sources import open_source
 from tpspec.language.registry import spec_named
 from tpspec.resolve import resolve_layout
 from tpspec.runtime.comparing import relative_error
-from tpspec.runtime.prove import BOUND, run_in_threads
+from tpspec.runtime.proof import BOUND
+from tpspec.runtime.prove import run_in_threads
 from tpspec.runtime.rank_model import RankModel, load_rank
 from tpspec.runtime.tiny import tiny_model
 

@@ -23,7 +23,8 @@ from tpspec.planning.weights import inventory
 from tpspec.resolve import resolve
 from tpspec.runtime.comparing import DECODE_STEPS
 from tpspec.runtime.decoding import keeps
-from tpspec.runtime.prove import Proof, Subject, checkpoint_subject, prove, tiny_subject
+from tpspec.runtime.proof import Proof
+from tpspec.runtime.prove import Subject, checkpoint_subject, prove, tiny_subject
 from tpspec.sites import COLLECTIVES, implied_sites
 
 STORIES = Path(__file__).parents[1] / "models" / "stories260k"

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tpspec.language.spec import Spec
     from tpspec.layout import Layout
     from tpspec.padding import Order
-    from tpspec.runtime.prove import Proof, Subject
+    from tpspec.runtime.proof import Proof
+    from tpspec.runtime.prove import Subject
 
 USUAL = (2, 4, 8)
 MUCH = 0.2
@@ -103,7 +104,7 @@ def _subject(what: str, spec: Spec, path: Path | None, pad: Order | None) -> Abs
 
 def _note_whole(layout: Layout) -> None:
     """Says so where a proof holds because much of the model is on every rank."""
-    from tpspec.runtime.prove import held_whole
+    from tpspec.runtime.proof import held_whole
 
     share, names = held_whole(layout)
     if share > MUCH:
@@ -123,6 +124,6 @@ def _print(name: str, proof: Proof) -> None:
 
 def _rounding(proof: Proof) -> str:
     """Said where more than the usual error is let pass."""
-    from tpspec.runtime.prove import BOUND
+    from tpspec.runtime.proof import BOUND
 
     return f" (up to {proof.bound:.1e}, for rounding alone moves them)" if proof.bound > BOUND else ""
