@@ -28,7 +28,9 @@ def open_source(text: str, before_download: Callable[[Checkpoint], object] | Non
     if not path.is_dir():
         raise TpspecError(f"{text} is a file", remedy="give the directory that it lies in")
     if is_presharded(path):
-        return PreshardedReader(Presharded.open(path))
+        presharded = Presharded.open(path)
+        presharded.check_copied()
+        return PreshardedReader(presharded)
     if (path / STATE).is_dir():
         remedy = "let the tpspec convert that was to write it end, or run it again"
         raise TpspecError(f"{path} is not complete", remedy=remedy)

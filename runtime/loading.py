@@ -48,7 +48,7 @@ class Loading:
             raise TpspecError(f"there is no dtype '{self.dtype}' to load as; there are {', '.join(DTYPES)}")
         presharded = Presharded.open(self.directory)
         if self.verify:
-            presharded.check_copied()
+            presharded.check_copied("; or load it as it is: --no-verify")
         return presharded
 
     def remarks(self, presharded: Presharded) -> list[str]:

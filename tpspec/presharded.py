@@ -68,15 +68,15 @@ class Presharded:
         )
         return cls(directory, manifest, config, tuple(files), _layout(manifest, files))
 
-    def check_copied(self) -> None:
+    def check_copied(self, instead: str = "") -> None:
         """Looks at the configs and the tokenizer's files, which decide what the ranks compute and read.
 
-        Raises TpspecError with all that are not as they were copied.
+        Raises TpspecError with all that are not as they were copied; `instead` is what else can be done.
         """
         records = [record for record in self.manifest.copied if Path(record.name).suffix in LOADED]
         found = [finding for record in records for finding in check_file(self.directory, record)]
         if findings := [replace(finding, remedy="") for finding in found]:
-            remedy = "convert again, from a checkpoint that says so; or load it as it is: --no-verify"
+            remedy = f"convert again, from a checkpoint that says so{instead}"
             raise TpspecError(f"{self.directory} was edited", first_findings(findings), remedy)
 
     def rank_header(self, rank: int) -> StoredFile:

@@ -19,6 +19,7 @@ from tpspec.converters.convert import convert
 from tpspec.converters.merge import merge
 from tpspec.converters.plan import plan
 from tpspec.converters.readers import CheckpointReader, PreshardedReader
+from tpspec.converters.sources import open_source
 from tpspec.converters.verify import verify
 from tpspec.errors import TpspecError
 from tpspec.file_names import MANIFEST, rank_file
@@ -260,6 +261,14 @@ HASH = "0" * 32
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_directory_whose_config_was_edited_is_no_source(tmp_path: Path, source: CheckpointReader) -> None:
+    convert(source, tmp_path / "out", LAYOUT)
+    (tmp_path / "out" / "config.json").write_text('{"model_type": "other"}')
+    with pytest.raises(TpspecError, match="was edited") as refused:
+        open_source(str(tmp_path / "out"))
+    assert refused.value.remedy == "convert again, from a checkpoint that says so"
 
 
 def test_a_reader_that_nobody_holds_leaves_no_file_open(tmp_path: Path) -> None:
