@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -35,6 +37,8 @@ COMMANDS = {
 
 
 TORCH_PACKAGES = ("torch", "transformers", "safetensors")
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""What torchrun sets in the processes that it starts."""
 
 
 class LazyGroup(click.Group):
@@ -99,7 +103,17 @@ def main() -> None:
             raise
         say("interrupted")  # an import that Ctrl-C broke off fails in ways of its own
         status = 130
-    sys.exit(status if isinstance(status, int) else 0)
+    _leave(status if isinstance(status, int) else 0)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process; one of torchrun's at once, for what torch takes down in the end may abort it."""
+    if TORCHRUN in os.environ and "torch" in sys.modules:
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 class Interrupted:
