@@ -13,8 +13,7 @@ from tpspec.converters.verify import Verified
 from tpspec.engines.manifest import ExportManifest, rank_of
 from tpspec.errors import Finding, TpspecError
 from tpspec.file_names import EXPORT
-from tpspec.manifest import FileRecord
-from tpspec.presharded import check_size, hash_file
+from tpspec.presharded import check_file, hash_file
 from tpspec.safetensors_header import read_header
 
 
@@ -55,19 +54,11 @@ def check_hashes(directory: Path, manifest: ExportManifest, files: Mapping[int, 
     findings: list[Finding] = []
     tensors = 0
     for record in (*present, *manifest.copied):
-        wrong = list(_differs(directory, record))
+        wrong = [replace(finding, remedy="") for finding in check_file(directory, record)]
         findings += wrong
         if record in present and not wrong:
             tensors += len(read_header(directory / record.name).tensors)
     return Verified(tuple(findings), len(present), tensors, sum(record.size for record in present))
-
-
-def _differs(directory: Path, record: FileRecord) -> Iterator[Finding]:
-    """How a file is other than it was written."""
-    wrong = [replace(finding, remedy="") for finding in check_size(directory, record)]
-    if not wrong and (found := hash_file(directory / record.name)) != record.xxh3_128:
-        wrong = [Finding(record.name, f"has the hash {found}, {EXPORT} says {record.xxh3_128}")]
-    yield from wrong
 
 
 def carried(directory: Path, manifest: ExportManifest | None, source: Reader) -> Iterator[Finding]:

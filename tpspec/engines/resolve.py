@@ -91,8 +91,11 @@ class _Making:
         self.quantized = quantized
         self.tp = tp
         self.findings: list[Finding] = []
-        self.tied = bool(resolution.scope().lookup("tie_word_embeddings", {}))
-        self.storage = ModuleStorage(resolution.scope(), detect_format(resolution.config))
+        self.scope = resolution.scope()
+        self.tied = bool(self.scope.lookup("tie_word_embeddings", {}))
+        self.storage = ModuleStorage(self.scope, detect_format(resolution.config))
+        experts = quantized.experts if quantized else None
+        self.stacks_known = experts is None or bool(self.scope.evaluate(experts))
         self.heads = {p.rule.tied_to: p.template for p in resolution.spec.rules if p.rule.tied_to}
         """The embedding → the head that may be tied to it."""
         self._cuts: dict[tuple[int, int, str, int], Cut] = {}
@@ -223,17 +226,13 @@ class _Making:
         if self.quantized is None:
             return False
         bias = item.placed.rule.bias if item.parameter == "bias" else None
-        added = bias is not None and not self.resolution.scope().evaluate(bias, item.binding)
+        added = bias is not None and not self.scope.evaluate(bias, item.binding)
         return added or item.parameter in self.quantized.drop
 
     def _unknown_stack(self, item: Shared, source: Source | None) -> str:
         """Why it is not known how the engine stacks a tensor of an expert; empty where it is."""
-        known = self.quantized is None or self.quantized.experts is None
-        if known or item.parameter == "" or source is None or len(source.place(item.binding)) == 1:
-            return ""
-        assert self.quantized is not None
-        assert self.quantized.experts is not None
-        if self.resolution.scope().evaluate(self.quantized.experts, {}):
+        stacked = source is not None and len(source.place(item.binding)) > 1
+        if self.stacks_known or not item.parameter or not stacked:
             return ""
         return f"how {self.engine.title} stacks experts that are quantized so is not known"
 

@@ -30,8 +30,14 @@ def made(
 ) -> EngineLayout:
     described = RECORD["models"][name]
     folder.mkdir(exist_ok=True)
-    write({**described, "config": described["config"] | config}, folder / "source")
-    return engine_layout(resolved(folder / "source"), read_engine(engine), tp, release)
+    return laid_out({**described, "config": described["config"] | config}, folder, tp, engine, release)
+
+
+def laid_out(
+    described: dict[str, Any], folder: Path, tp: int, engine: str = "vllm", release: str | None = None
+) -> EngineLayout:
+    resolution = resolved(write(described, folder / "source"))
+    return engine_layout(resolution, read_engine(engine), tp, release)
 
 
 def resolved(source: Path) -> Resolution:
@@ -115,10 +121,7 @@ def test_biases_of_zeros_that_autogptq_adds_are_left_out(tmp_path: Path) -> None
     for name, (_, *shape) in list(described["tensors"].items()):
         if name.endswith(".scales"):
             described["tensors"][name.replace("scales", "bias")] = ["F16", shape[1]]
-    write(described, tmp_path / "source")
-    checkpoint = open_checkpoint(tmp_path / "source")
-    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
-    names = {tensor.name for tensor in engine_layout(resolution, read_engine("vllm"), 2).tensors}
+    names = {tensor.name for tensor in laid_out(described, tmp_path, 2).tensors}
     assert names == {tensor.name for tensor in plain.tensors}
 
 
@@ -129,11 +132,8 @@ def test_experts_of_which_only_fp8_is_known_are_refused_otherwise(tmp_path: Path
     group["weights"]["type"] = "int"
     for name, (dtype, *shape) in described["tensors"].items():
         described["tensors"][name] = ["I8" if dtype == "F8_E4M3" else dtype, *shape]
-    write(described, tmp_path / "source")
-    checkpoint = open_checkpoint(tmp_path / "source")
-    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
     with pytest.raises(TpspecError, match="how vLLM stacks experts that are quantized so is not known"):
-        engine_layout(resolution, read_engine("vllm"), 2)
+        laid_out(described, tmp_path, 2)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +245,8 @@ def test_a_vocabulary_that_does_not_divide_once_it_is_filled_up_is_refused(tmp_p
         name: [dtype, *(768 if size in (256, 448) else size for size in shape)]
         for name, (dtype, *shape) in described["tensors"].items()
     }
-    write({"config": config, "tensors": shapes}, tmp_path / "source")
-    checkpoint = open_checkpoint(tmp_path / "source")
-    resolution = resolve(choose_spec(config), config, checkpoint.tensors)
     with pytest.raises(TpspecError, match="vLLM cannot load this checkpoint at tp=12") as refused:
-        engine_layout(resolution, read_engine("vllm"), 12)
+        laid_out({"config": config, "tensors": shapes}, tmp_path, 12)
     assert "1000 rows are filled up to 1024, a multiple of 64: 1024 % 12 = 4" in str(refused.value)
 
 
@@ -274,11 +271,8 @@ def test_what_an_engine_refuses_is_refused(
             del described["tensors"][tensor]
         elif config.get("num_experts") and tensor.endswith("mlp.gate.weight"):
             described["tensors"][tensor][1] = 4
-    write(described, tmp_path / "source")
-    checkpoint = open_checkpoint(tmp_path / "source")
-    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
     with pytest.raises(TpspecError) as refused:
-        engine_layout(resolution, read_engine(engine), tp)
+        laid_out(described, tmp_path, tp, engine)
     remedy = refused.value.remedy
     assert f"refuses this model{at}: `{condition}" in refused.value.message
     assert "tp = " in refused.value.message or "mlp_bias = True" in refused.value.message
@@ -288,11 +282,8 @@ def test_what_an_engine_refuses_is_refused(
 def test_matrices_of_two_types_make_no_fused_one(tmp_path: Path) -> None:
     described = json.loads(json.dumps(RECORD["models"]["llama"]))
     described["tensors"]["model.layers.1.self_attn.k_proj.weight"][0] = "F16"
-    write(described, tmp_path / "source")
-    checkpoint = open_checkpoint(tmp_path / "source")
-    resolution = resolve(choose_spec(checkpoint.config), checkpoint.config, checkpoint.tensors)
     with pytest.raises(TpspecError) as refused:
-        engine_layout(resolution, read_engine("vllm"), 2)
+        laid_out(described, tmp_path, 2)
     assert "model.layers.1.self_attn.qkv_proj.weight: is made of" in str(refused.value)
     assert "in BF16 and model.layers.1.self_attn.k_proj.weight in F16" in str(refused.value)
 
