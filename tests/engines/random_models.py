@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ MODELS = Path(__file__).with_name("tiny_models.yaml")
 
 BLOCK = GROUP = 32
 QUANTIZED = re.compile(r"_proj(_with_mqa)?\.weight$")
+Tensors = dict[str, list[Any]]
+"""Name → dtype and shape."""
+Form = tuple[Callable[[str, list[int]], Tensors], dict[str, Any]]
+"""What is stored of a matrix of a name and a shape, and the settings that say so."""
 IN_FLOAT32 = "e_score_correction_bias"
 """What published checkpoints in bf16 hold in float32."""
 
@@ -58,32 +62,34 @@ def described(name: str) -> dict[str, Any]:
     if not quantized:
         return saved
     if quantized.startswith("int"):
-        return in_integers(saved, quantized)
-    return packed(saved, quantized) if quantized in ("gptq", "awq") else in_fp8(saved, quantized)
+        form = integers(quantized)
+    else:
+        form = packed(quantized) if quantized in ("gptq", "awq") else fp8(quantized)
+    parts, settings = form
+    tensors: Tensors = {}
+    for key, held in saved["tensors"].items():
+        tensors |= parts(key, held[1:]) if QUANTIZED.search(key) else {key: held}
+    return {"config": saved["config"] | {"quantization_config": settings}, "tensors": tensors}
 
 
-def in_fp8(described: dict[str, Any], scales: str) -> dict[str, Any]:
-    """The checkpoint with the layers' matrices in FP8, and their scales per block, channel or tensor."""
-    tensors: dict[str, list[Any]] = {}
-    for name, (dtype, *shape) in described["tensors"].items():
-        if not QUANTIZED.search(name):
-            tensors[name] = [dtype, *shape]
-            continue
-        tensors[name] = ["F8_E4M3", *shape]
-        match scales:
-            case "block":
-                tensors[f"{name}_scale_inv"] = ["F32", *(-(-size // BLOCK) for size in shape)]
-            case "channel":
-                tensors[f"{name}_scale"] = ["F32", shape[0], 1]
-            case "tensor":
-                tensors[f"{name}_scale"] = ["F32"]
-            case "compressed tensor":
-                tensors[f"{name}_scale"] = ["F32", 1]
+def fp8(scales: str) -> Form:
+    """FP8, with scales per block, channel or tensor."""
+
+    def parts(name: str, shape: list[int]) -> Tensors:
+        scale = {
+            "block": ["F32", *(-(-size // BLOCK) for size in shape)],
+            "channel": ["F32", shape[0], 1],
+            "tensor": ["F32"],
+            "compressed tensor": ["F32", 1],
+        }
+        inverse = "_inv" if scales == "block" else ""
+        return {name: ["F8_E4M3", *shape], f"{name}_scale{inverse}": scale[scales]}
+
     plain = [f"model.layers.{layer}.mlp.gate" for layer in range(2)]
-    fp8: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
-    fp8["modules_to_not_convert"] = ["lm_head", *plain]
+    own: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    own["modules_to_not_convert"] = ["lm_head", *plain]
     if scales == "block":
-        fp8["weight_block_size"] = [BLOCK, BLOCK]
+        own["weight_block_size"] = [BLOCK, BLOCK]
     numbers = {"num_bits": 8, "type": "float", "symmetric": True}
     compressed = {
         "quant_method": "compressed-tensors",
@@ -98,29 +104,27 @@ def in_fp8(described: dict[str, Any], scales: str) -> dict[str, Any]:
             }
         },
     }
-    settings = fp8 if scales in ("block", "tensor") else compressed
-    return {"config": described["config"] | {"quantization_config": settings}, "tensors": tensors}
+    return parts, own if scales in ("block", "tensor") else compressed
 
 
-def in_integers(described: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The checkpoint with the layers' matrices as compressed-tensors stores integers, int4 packed."""
-    tensors: dict[str, list[Any]] = {}
+def integers(kind: str) -> Form:
+    """What compressed-tensors stores of integers, int4 packed."""
     bits, group = int(kind[3]), GROUP if "group" in kind else None
     packed, zeros = bits < 8, "zeros" in kind
-    for name, (dtype, *shape) in described["tensors"].items():
-        if not QUANTIZED.search(name):
-            tensors[name] = [dtype, *shape]
-            continue
+
+    def parts(name: str, shape: list[int]) -> Tensors:
         (rows, columns), pack = shape, 32 // bits
         groups = columns // group if group else 1
-        tensors[f"{name}_packed" if packed else name] = (
-            ["I32", rows, columns // pack] if packed else ["I8", *shape]
-        )
-        tensors[f"{name}_scale"] = ["BF16" if packed else "F32", rows, groups]
-        if zeros:
-            tensors[f"{name}_zero_point"] = ["I32", rows // pack, groups]
+        found: Tensors = {name: ["I8", *shape]}
         if packed:
-            tensors[f"{name}_shape"] = ["I64", 2]
+            found = {f"{name}_packed": ["I32", rows, columns // pack]}
+        found[f"{name}_scale"] = ["BF16" if packed else "F32", rows, groups]
+        if zeros:
+            found[f"{name}_zero_point"] = ["I32", rows // pack, groups]
+        if packed:
+            found[f"{name}_shape"] = ["I64", 2]
+        return found
+
     weights = {"num_bits": bits, "type": "int", "symmetric": not zeros, "dynamic": False}
     weights |= {"strategy": "group", "group_size": group} if group else {"strategy": "channel"}
     inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
@@ -136,31 +140,30 @@ def in_integers(described: dict[str, Any], kind: str) -> dict[str, Any]:
             }
         },
     }
-    return {"config": described["config"] | {"quantization_config": settings}, "tensors": tensors}
+    return parts, settings
 
 
-def packed(described: dict[str, Any], method: str) -> dict[str, Any]:
-    """The checkpoint with the layers' matrices in 4 bits as GPTQ or AWQ packs them, [in, out]."""
-    tensors: dict[str, list[Any]] = {}
-    for name, (dtype, *shape) in described["tensors"].items():
-        if not QUANTIZED.search(name):
-            tensors[name] = [dtype, *shape]
-            continue
+def packed(method: str) -> Form:
+    """4 bits as GPTQ or AWQ packs them, [in, out]."""
+
+    def parts(name: str, shape: list[int]) -> Tensors:
         (out, into), module = shape, name.removesuffix(".weight")
-        tensors[f"{module}.qweight"] = (
-            ["I32", into // 8, out] if method == "gptq" else ["I32", into, out // 8]
-        )
-        tensors[f"{module}.qzeros"] = ["I32", into // GROUP, out // 8]
-        tensors[f"{module}.scales"] = ["BF16", into // GROUP, out]
+        found: Tensors = {
+            f"{module}.qweight": ["I32", into // 8, out] if method == "gptq" else ["I32", into, out // 8],
+            f"{module}.qzeros": ["I32", into // GROUP, out // 8],
+            f"{module}.scales": ["BF16", into // GROUP, out],
+        }
         if method == "gptq":
-            tensors[f"{module}.g_idx"] = ["I32", into]
+            found[f"{module}.g_idx"] = ["I32", into]
+        return found
+
     settings: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": GROUP}
     settings |= (
         {"desc_act": False, "sym": True, "modules_in_block_to_quantize": [MODULES]}
         if method == "gptq"
         else {"zero_point": True, "version": "gemm"}
     )
-    return {"config": described["config"] | {"quantization_config": settings}, "tensors": tensors}
+    return parts, settings
 
 
 if __name__ == "__main__":
